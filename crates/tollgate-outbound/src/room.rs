@@ -1,0 +1,537 @@
+//! The waiting room: all buckets, and the calls that wait for them. A call waits for one bucket at a time, in the order
+//! of rank, and none passes an earlier call that waits for a bucket which both need. Ranks order all calls of a room,
+//! so two calls never wait for each other.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::task::Waker;
+
+use tollgate::{Quota, Ticks, Timestamp};
+
+use crate::bucket::{Admission, Behaviour, Bucket, Freeze, FreezeCause};
+use crate::learned::{Costs, WindowReport};
+use crate::random::Random;
+use crate::refusal::{Numbers, Refusal};
+use crate::signal::{Signals, ThrottleScope};
+
+/// Above this number, buckets that are as good as new are dropped before another is added.
+const BUCKETS_SWEPT_FROM: usize = 10_000;
+/// Maximum number of routes whose bucket is remembered. Beyond it, routes count as unknown.
+const ROUTES_MAX: usize = 100_000;
+
+/// A counter of the policy grows only after this many responses that leave more.
+const EVIDENCE_MIN: u32 = 3;
+
+/// Which bucket.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum BucketKey {
+    /// A server, as one credential sees it.
+    Origin(Arc<str>),
+    /// A bucket that the server names, of an origin.
+    Named(Arc<str>, Arc<str>),
+    /// A route whose bucket is not known yet, of an origin.
+    Unknown(Arc<str>, Arc<str>),
+    /// A counter of the policy: the name of its limit, and its key.
+    Limit(Arc<str>, u64),
+}
+
+/// The place of a call in every queue: an earlier instant goes first, and then the earlier arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    pub(crate) at: Timestamp,
+    pub(crate) ticket: u64,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    waker: Option<Waker>,
+    is_woken: bool,
+    cost: u64,
+}
+
+/// How fast a limit lets calls pass, from its last denial.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LimitShape {
+    /// When the first waiter may pass.
+    pub(crate) due: Timestamp,
+    units: u64,
+    period: Ticks,
+    is_steady: bool,
+}
+
+impl LimitShape {
+    pub(crate) fn new(due: Timestamp, quota: Option<&Quota>) -> Self {
+        let rate = quota.and_then(Quota::rate);
+        let (units, period) = rate.map_or((0, Ticks::ZERO), |rate| (rate.units(), rate.period()));
+        Self { due, units, period, is_steady: quota.is_some_and(Quota::is_reservoir) }
+    }
+
+    /// The earliest instant at which a call passes that has this many units before it.
+    pub(crate) fn earliest(&self, units_before: u64) -> Timestamp {
+        if self.units == 0 {
+            return self.due;
+        }
+        let (before, units) = (u128::from(units_before), u128::from(self.units));
+        let wait = if self.is_steady {
+            before * u128::from(self.period.as_micros()) / units
+        } else {
+            before / units * u128::from(self.period.as_micros())
+        };
+        self.due + Ticks::from_micros(u64::try_from(wait).unwrap_or(u64::MAX))
+    }
+}
+
+struct Slot {
+    name: Arc<str>,
+    bucket: Bucket,
+    queue: BTreeMap<Rank, Waiter>,
+    shape: Option<LimitShape>,
+    /// How many responses in a row said that the server leaves more than this counter of the policy.
+    evidence: u32,
+}
+
+impl Slot {
+    /// Wakes the first waiter.
+    fn wake_first(&mut self) {
+        if let Some(mut first) = self.queue.first_entry() {
+            let first = first.get_mut();
+            first.is_woken = true;
+            if let Some(waker) = first.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    fn units_before(&self, rank: Rank) -> u64 {
+        self.queue.range(..rank).map(|(_, waiter)| waiter.cost).fold(0, u64::saturating_add)
+    }
+}
+
+/// What a call has to do next.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Ask the policy.
+    Go,
+    /// Wait for a bucket: until an instant, or until it is woken.
+    Wait {
+        key: BucketKey,
+        until: Option<Timestamp>,
+        earliest: Timestamp,
+        numbers: Numbers,
+    },
+    Refused(Refusal),
+}
+
+/// What identifies a call in the room.
+#[derive(Clone, Debug)]
+pub(crate) struct CallIdentity {
+    /// The server and the credential.
+    pub(crate) origin: Arc<str>,
+    /// The name of the server.
+    pub(crate) host: Arc<str>,
+    pub(crate) route: Arc<str>,
+}
+
+/// How the room treats its buckets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RoomSettings {
+    pub(crate) behaviour: Behaviour,
+    /// Whether the server names a bucket for each route.
+    pub(crate) discovers: bool,
+    pub(crate) queue_max: usize,
+}
+
+/// A bucket, for reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BucketReport {
+    /// Its name: a host, a host and the server's name of the bucket, or a limit of the policy.
+    pub name: String,
+    /// Whose numbers it follows.
+    pub numbers: Numbers,
+    /// Calls that wait for it.
+    pub waiting: usize,
+    /// Calls under way.
+    pub in_flight: u64,
+    /// Refusals by the server.
+    pub refusals: u64,
+    /// The freeze, if it is frozen.
+    pub frozen: Option<Freeze>,
+    /// What the server said about its counters.
+    pub windows: Vec<WindowReport>,
+}
+
+/// All buckets and waiters.
+pub(crate) struct WaitingRoom {
+    settings: RoomSettings,
+    slots: HashMap<BucketKey, Slot>,
+    /// The server's name of the bucket of each route, by origin and route.
+    routes: HashMap<(Arc<str>, Arc<str>), Arc<str>>,
+    tickets: u64,
+    numbers: u64,
+    pub(crate) random: Random,
+}
+
+impl WaitingRoom {
+    pub(crate) fn new(settings: RoomSettings, random: Random) -> Self {
+        Self { settings, slots: HashMap::new(), routes: HashMap::new(), tickets: 0, numbers: 0, random }
+    }
+
+    pub(crate) const fn next_ticket(&mut self) -> u64 {
+        self.tickets += 1;
+        self.tickets
+    }
+
+    /// The buckets of the server that a call needs.
+    pub(crate) fn server_keys(&self, identity: &CallIdentity) -> Vec<BucketKey> {
+        let CallIdentity { origin, route, .. } = identity;
+        let mut keys = vec![BucketKey::Origin(Arc::clone(origin))];
+        match self.routes.get(&(Arc::clone(origin), Arc::clone(route))) {
+            Some(name) => keys.push(BucketKey::Named(Arc::clone(origin), Arc::clone(name))),
+            None if self.settings.discovers => {
+                keys.push(BucketKey::Unknown(Arc::clone(origin), Arc::clone(route)));
+            }
+            None => {}
+        }
+        keys
+    }
+
+    fn slot(&mut self, key: &BucketKey, host: &str, now: Timestamp) -> &mut Slot {
+        if !self.slots.contains_key(key) && self.slots.len() >= BUCKETS_SWEPT_FROM {
+            self.slots.retain(|_, slot| !slot.queue.is_empty() || !slot.bucket.is_idle(now));
+        }
+        let RoomSettings { mut behaviour, .. } = self.settings;
+        behaviour.sends_one_first = matches!(key, BucketKey::Unknown(..));
+        self.slots.entry(key.clone()).or_insert_with(|| Slot {
+            name: match key {
+                BucketKey::Origin(_) => Arc::from(host),
+                BucketKey::Named(_, name) => format!("{host} ({name})").into(),
+                BucketKey::Unknown(_, route) => format!("{host} ({route})").into(),
+                BucketKey::Limit(name, _) => Arc::clone(name),
+            },
+            bucket: Bucket::new(behaviour),
+            queue: BTreeMap::new(),
+            shape: None,
+            evidence: 0,
+        })
+    }
+
+    /// What a call has to do next.
+    pub(crate) fn step(
+        &mut self,
+        keys: &[BucketKey],
+        host: &str,
+        rank: Rank,
+        costs: &Costs,
+        now: Timestamp,
+    ) -> Step {
+        for key in keys {
+            let numbers = numbers_of(key);
+            let slot = self.slot(key, host, now);
+            let is_behind = slot.queue.first_key_value().is_some_and(|(first, _)| *first < rank);
+            let units_before = slot.units_before(rank);
+            let admission = slot.bucket.admission(costs, now);
+            if let Admission::Frozen(freeze) = admission
+                && let Some(refusal) = refusal_of(&slot.name, freeze, now)
+            {
+                return Step::Refused(refusal);
+            }
+            let (until, earliest) = match admission {
+                Admission::Frozen(freeze) => (Some(freeze.until), freeze.until),
+                Admission::At(at) => (Some(at), at),
+                Admission::AfterResponse => (None, now),
+                Admission::Now if is_behind => {
+                    (None, slot.shape.map_or(now, |shape| shape.earliest(units_before)))
+                }
+                Admission::Now => continue,
+            };
+            let until = if is_behind { None } else { until };
+            return Step::Wait { key: key.clone(), until, earliest: earliest.max(now), numbers };
+        }
+        Step::Go
+    }
+
+    /// Sends a call, unless its buckets have filled up since [`WaitingRoom::step`]. Returns its number.
+    pub(crate) fn send(&mut self, keys: &[BucketKey], costs: &Arc<Costs>, now: Timestamp) -> Option<u64> {
+        let has_room = |key: &BucketKey| match self.slots.get(key) {
+            Some(slot) => slot.bucket.admission(costs, now) == Admission::Now,
+            None => true,
+        };
+        if !keys.iter().all(has_room) {
+            return None;
+        }
+        self.numbers += 1;
+        let number = self.numbers;
+        for key in keys {
+            if let Some(slot) = self.slots.get_mut(key) {
+                slot.bucket.send(number, costs, now);
+            }
+        }
+        Some(number)
+    }
+
+    /// Enters the queue of a bucket.
+    pub(crate) fn enter(
+        &mut self,
+        key: &BucketKey,
+        host: &str,
+        rank: Rank,
+        cost: u64,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        let most = self.settings.queue_max;
+        let slot = self.slot(key, host, now);
+        if slot.queue.len() >= most {
+            return Err(Refusal::QueueFull { bucket: slot.name.to_string(), waiting: slot.queue.len() });
+        }
+        slot.queue.insert(rank, Waiter { waker: None, is_woken: false, cost });
+        Ok(())
+    }
+
+    /// Leaves the queue of a bucket, and wakes the next waiter.
+    pub(crate) fn leave(&mut self, key: &BucketKey, rank: Rank) {
+        if let Some(slot) = self.slots.get_mut(key) {
+            slot.queue.remove(&rank);
+            slot.wake_first();
+            if slot.queue.is_empty() && matches!(key, BucketKey::Limit(..)) {
+                self.slots.remove(key);
+            }
+        }
+    }
+
+    /// Whether a waiter was woken; otherwise it is woken by this waker.
+    pub(crate) fn poll_woken(&mut self, key: &BucketKey, rank: Rank, waker: &Waker) -> bool {
+        match self.slots.get_mut(key).and_then(|slot| slot.queue.get_mut(&rank)) {
+            Some(waiter) if !waiter.is_woken => {
+                waiter.waker = Some(waker.clone());
+                false
+            }
+            Some(waiter) => {
+                waiter.is_woken = false;
+                true
+            }
+            None => true,
+        }
+    }
+
+    /// Notes when a limit of the policy admits its first waiter.
+    pub(crate) fn note_denial(&mut self, key: &BucketKey, host: &str, shape: LimitShape, now: Timestamp) {
+        self.slot(key, host, now).shape = Some(shape);
+    }
+
+    /// The earliest departure behind the waiters of a limit.
+    pub(crate) fn behind(&self, key: &BucketKey, rank: Rank) -> Option<Timestamp> {
+        let slot = self.slots.get(key)?;
+        slot.shape.map(|shape| shape.earliest(slot.units_before(rank)))
+    }
+
+    /// Counts a response that leaves more than a counter of the policy for which calls wait. Returns whether that is
+    /// evidence enough to follow the server.
+    pub(crate) fn count_evidence(&mut self, key: &BucketKey) -> bool {
+        match self.slots.get_mut(key) {
+            Some(slot) if !slot.queue.is_empty() => {
+                slot.evidence += 1;
+                slot.evidence >= EVIDENCE_MIN
+            }
+            _ => false,
+        }
+    }
+
+    /// Wakes the first waiter of each bucket: something has changed there.
+    pub(crate) fn wake(&mut self, keys: &[BucketKey]) {
+        for key in keys {
+            if let Some(slot) = self.slots.get_mut(key) {
+                slot.wake_first();
+            }
+        }
+    }
+
+    fn each_bucket(&mut self, keys: &[BucketKey], mut change: impl FnMut(&mut Bucket)) {
+        for key in keys {
+            if let Some(slot) = self.slots.get_mut(key) {
+                change(&mut slot.bucket);
+                slot.wake_first();
+            }
+        }
+    }
+
+    /// A call did not leave after all.
+    pub(crate) fn unsend(&mut self, keys: &[BucketKey], number: u64, now: Timestamp) {
+        self.each_bucket(keys, |bucket| bucket.unsend(number, now));
+    }
+
+    /// The caller of a call is gone, or its end is not known.
+    pub(crate) fn abandon(&mut self, keys: &[BucketKey], number: u64, now: Timestamp) {
+        self.each_bucket(keys, |bucket| bucket.abandon(number, now));
+    }
+
+    /// The server failed. Only its origin learns of it: the other buckets are not the cause.
+    pub(crate) fn fail(
+        &mut self,
+        keys: &[BucketKey],
+        number: u64,
+        now: Timestamp,
+    ) -> Option<(BucketKey, Freeze)> {
+        let newest = self.numbers;
+        let mut frozen = None;
+        for key in keys {
+            let Some(slot) = self.slots.get_mut(key) else { continue };
+            if !matches!(key, BucketKey::Origin(_)) {
+                slot.bucket.abandon(number, now);
+            } else if let Some(freeze) = slot.bucket.fail(number, &mut self.random, now) {
+                slot.bucket.mark_frozen(newest);
+                frozen = Some((key.clone(), freeze));
+            }
+            slot.wake_first();
+        }
+        frozen
+    }
+
+    /// A response arrived. Returns the bucket that it froze, if it did.
+    pub(crate) fn answer(
+        &mut self,
+        identity: &CallIdentity,
+        keys: &[BucketKey],
+        number: u64,
+        signals: &Signals,
+        now: Timestamp,
+    ) -> Option<(BucketKey, Freeze)> {
+        let named = self.learn_route(identity, keys, signals, now);
+        let newest = self.numbers;
+        // The numbers belong to the bucket that the server names, or to the whole server.
+        let quiet = Signals { throttle: None, windows: Vec::new(), ..signals.clone() };
+        let told = named.clone().unwrap_or_else(|| BucketKey::Origin(Arc::clone(&identity.origin)));
+        let frozen = match signals.throttle.map(|throttle| throttle.scope) {
+            Some(ThrottleScope::Everything) => Some(BucketKey::Origin(Arc::clone(&identity.origin))),
+            Some(_) => Some(told.clone()),
+            None => None,
+        };
+        let mut keys = keys.to_vec();
+        if let Some(named) = &named
+            && !keys.contains(named)
+        {
+            keys.push(named.clone());
+        }
+        let mut freeze = None;
+        for key in &keys {
+            let Some(slot) = self.slots.get_mut(key) else { continue };
+            let heard = if *key == told { signals } else { &quiet };
+            match &signals.throttle {
+                Some(throttle) if frozen.as_ref() == Some(key) => {
+                    let made = slot.bucket.refuse(number, throttle, heard, &mut self.random, now);
+                    slot.bucket.mark_frozen(newest);
+                    freeze = Some((key.clone(), made));
+                }
+                _ => slot.bucket.answer(number, heard, now),
+            }
+            slot.wake_first();
+        }
+        freeze
+    }
+
+    /// Remembers which bucket the server counts a route in, and makes that bucket know the call.
+    fn learn_route(
+        &mut self,
+        identity: &CallIdentity,
+        keys: &[BucketKey],
+        signals: &Signals,
+        now: Timestamp,
+    ) -> Option<BucketKey> {
+        let CallIdentity { origin, route, host } = identity;
+        let known = || keys.iter().find(|key| matches!(key, BucketKey::Named(..))).cloned();
+        let Some(name) = signals.bucket.as_deref() else { return known() };
+        let name: Arc<str> = Arc::from(name);
+        let route = (Arc::clone(origin), Arc::clone(route));
+        if self.routes.len() < ROUTES_MAX || self.routes.contains_key(&route) {
+            self.routes.insert(route.clone(), Arc::clone(&name));
+        }
+        let named = BucketKey::Named(Arc::clone(origin), name);
+        if !keys.contains(&named) {
+            let slot = self.slot(&named, host, now);
+            slot.bucket.in_flight += 1; // `answer` ends it at once.
+        }
+        // All who wait for the route look again, and find its bucket.
+        let unknown = BucketKey::Unknown(Arc::clone(origin), route.1);
+        if let Some(slot) = self.slots.get_mut(&unknown) {
+            for waiter in slot.queue.values_mut() {
+                waiter.is_woken = true;
+                if let Some(waker) = waiter.waker.take() {
+                    waker.wake();
+                }
+            }
+        }
+        Some(named)
+    }
+
+    /// Another process froze this bucket.
+    #[cfg(feature = "redis")]
+    pub(crate) fn freeze(&mut self, key: &BucketKey, host: &str, freeze: Freeze, now: Timestamp) {
+        let newest = self.numbers;
+        let slot = self.slot(key, host, now);
+        if slot.bucket.freeze(freeze, now) == freeze {
+            slot.bucket.mark_frozen(newest);
+        }
+        slot.wake_first();
+    }
+
+    /// What the server leaves for further calls, in the window that a limit follows.
+    pub(crate) fn left_for(&self, keys: &[BucketKey], limit: &str) -> Option<u64> {
+        keys.iter().filter_map(|key| self.slots.get(key)?.bucket.left_for(limit)).min()
+    }
+
+    /// When the last of these calls could leave, by the numbers of the server, and the bucket that says so.
+    pub(crate) fn forecast(
+        &self,
+        keys: &[BucketKey],
+        costs: &Costs,
+        calls: u64,
+        now: Timestamp,
+    ) -> (Timestamp, Option<Arc<str>>) {
+        let each = keys.iter().filter_map(|key| self.slots.get(key));
+        let each = each.map(|slot| (slot.bucket.forecast(costs, calls, now), &slot.name));
+        match each.max_by_key(|(at, _)| *at) {
+            Some((at, name)) if at > now => (at, Some(Arc::clone(name))),
+            _ => (now, None),
+        }
+    }
+
+    /// The units of the calls that wait for a bucket.
+    pub(crate) fn waiting_units(&self, key: &BucketKey) -> u64 {
+        let waiters = self.slots.get(key).into_iter().flat_map(|slot| slot.queue.values());
+        waiters.map(|waiter| waiter.cost).fold(0, u64::saturating_add)
+    }
+
+    /// All buckets, by name.
+    pub(crate) fn report(&self, now: Timestamp) -> Vec<BucketReport> {
+        let each = self.slots.iter().map(|(key, slot)| BucketReport {
+            name: slot.name.to_string(),
+            numbers: numbers_of(key),
+            waiting: slot.queue.len(),
+            in_flight: slot.bucket.in_flight,
+            refusals: slot.bucket.refusals,
+            frozen: slot.bucket.frozen(now),
+            windows: slot.bucket.windows(),
+        });
+        let mut reports: Vec<BucketReport> = each.collect();
+        reports.sort_by(|a, b| a.name.cmp(&b.name));
+        reports
+    }
+}
+
+const fn numbers_of(key: &BucketKey) -> Numbers {
+    match key {
+        BucketKey::Limit(..) => Numbers::Policy,
+        BucketKey::Origin(_) | BucketKey::Named(..) | BucketKey::Unknown(..) => Numbers::Server,
+    }
+}
+
+/// A freeze that no call waits for.
+fn refusal_of(name: &str, freeze: Freeze, now: Timestamp) -> Option<Refusal> {
+    let (bucket, wait, until) = (name.to_owned(), freeze.until.since(now), freeze.until);
+    match freeze.cause {
+        FreezeCause::Failing(failures) => Some(Refusal::CircuitOpen { bucket, failures, wait, until }),
+        FreezeCause::Throttled(kind) if kind.is_long() => {
+            Some(Refusal::Exhausted { bucket, kind, wait: Some(wait), until: Some(until) })
+        }
+        FreezeCause::Throttled(_) => None,
+    }
+}

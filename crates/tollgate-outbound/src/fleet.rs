@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::store::Store;
 use tollgate::{Ticks, Timestamp};
-use tollgate_redis::{FleetExchange, FleetNews, RedisStore, SharedBoard, SharedItem};
+use tollgate_redis::{FleetExchange, FleetNews, RedisStore, SharedTopic, SharedItem};
 
 use crate::outbound::Outbound;
 use crate::shared_freezes::SharedFreeze;
@@ -51,9 +51,9 @@ where
         let Some(store) = redis(shared.engine.store()) else { return };
         let pending = shared.exchange.take();
         let items = pending.iter().filter_map(|freeze| item_of(freeze, &known)).collect();
-        let (board, version) = (SharedBoard::Outbound, known.version.clone());
-        match store.exchange(&FleetExchange { board, version, items, ..FleetExchange::default() }).await {
-            Ok(news) => hear(&shared, &mut known, news),
+        let (topic, version) = (SharedTopic::Outbound, known.version.clone());
+        match store.exchange(&FleetExchange { topic, version, items, ..FleetExchange::default() }).await {
+            Ok(news) => apply_news(&shared, &mut known, news),
             // They are sent with the next exchange, unless they are over by then.
             Err(_) => shared.exchange.restore(pending, shared.engine.now()),
         }
@@ -70,7 +70,7 @@ fn item_of(freeze: &SharedFreeze, known: &Known) -> Option<SharedItem> {
     Some(SharedItem { id: freeze.id()?, written: 0, until, text: freeze.text()? })
 }
 
-fn hear<S: Store + Send + Sync + 'static>(shared: &Shared<S>, known: &mut Known, news: FleetNews) {
+fn apply_news<S: Store + Send + Sync + 'static>(shared: &Shared<S>, known: &mut Known, news: FleetNews) {
     let now = shared.engine.now();
     let ahead = i128::from(news.now) - i128::from(now.unix_micros());
     known.ahead = i64::try_from(ahead).unwrap_or(0);
@@ -81,7 +81,7 @@ fn hear<S: Store + Send + Sync + 'static>(shared: &Shared<S>, known: &mut Known,
         if until.since(now) > Ticks::ZERO
             && let Some(read) = SharedFreeze::read(&item.text, until)
         {
-            shared.room().freeze(&read.key, &read.host, read.freeze, now);
+            shared.queues().freeze(&read.key, &read.host, read.freeze, now);
         }
     }
 }

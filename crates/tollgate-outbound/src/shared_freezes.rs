@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tollgate::Timestamp;
 
 use crate::bucket::{Freeze, FreezeCause};
-use crate::room::BucketKey;
+use crate::queues::BucketKey;
 use crate::signal::ThrottleKind;
 
 /// Maximum number of freezes that wait to be sent. The oldest are dropped: they end first.

@@ -76,8 +76,16 @@ fn windows(fields: &Fields<'_>, body: Option<&Body>) -> Vec<Window> {
     if let Some(points) = body.and_then(Body::points) {
         windows.push(points);
     }
-    windows.truncate(WINDOWS_MAX);
-    windows.into_iter().filter_map(credible).collect()
+    let mut named: Vec<Window> = Vec::new();
+    for window in windows.into_iter().take(WINDOWS_MAX).filter_map(credible) {
+        // The partitions of one policy have one name. The one with less left counts.
+        match named.iter_mut().find(|known| known.name == window.name) {
+            Some(known) if known.remaining > window.remaining => *known = window,
+            Some(_) => {}
+            None => named.push(window),
+        }
+    }
+    named
 }
 
 /// A window whose numbers can be true.

@@ -17,6 +17,9 @@ const SITE_OVERLOADED: u16 = 529;
 
 /// The refusal, if the response is one.
 pub(super) fn read(fields: &Fields<'_>, body: Option<&Body>, windows: &[Window]) -> Option<Throttle> {
+    if fields.status.is_redirection() {
+        return None;
+    }
     if fields.has("grpc-status") {
         return grpc::throttle(fields);
     }

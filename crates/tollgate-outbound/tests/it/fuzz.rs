@@ -16,7 +16,7 @@ const WORDS: [&str; 44] = [
     ", ",
     ";w=60",
     ";q=10;w=1",
-    ";pk=:cHsdsRa894==:",
+    ";pk=:cHsdsRa89w==:",
     "\"default\";r=1;t=2",
     "limit=1, remaining=2, reset=3",
     "HTTP/1.1 429 Too Many Requests\n",

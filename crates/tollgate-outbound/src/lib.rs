@@ -29,16 +29,16 @@ pub use dialect::ResponseView;
 pub use guard::{Failure, Guard};
 #[cfg(feature = "tower")]
 pub use layer::{
-    BoxError, CallError, CloneBody, OutboundBody, OutboundLayer, OutboundLayerBuilder, OutboundService, Replay,
-    SendOnce, UsageReader,
+    BoxError, CallError, CloneBody, CopyBody, OutboundBody, OutboundLayer, OutboundLayerBuilder,
+    OutboundService, SendOnce, UsageReader,
 };
 #[cfg(feature = "reqwest")]
 pub use layer::{HttpClient, OutboundMiddleware, copy_reqwest_body};
 pub use learned::{Replenish, WindowReport};
 pub use outbound::Outbound;
-pub use refusal::{Numbers, Refusal};
-pub use report::{Forecast, Report, Totals};
 pub use queues::BucketReport;
+pub use refusal::{Basis, Refusal};
+pub use report::{Forecast, Report, Totals};
 pub use retry::RetrySettings;
 pub use settings::{Learning, Settings};
 pub use signal::{Signals, Throttle, ThrottleKind, ThrottleScope, Window, WindowUnit};

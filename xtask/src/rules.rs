@@ -1,6 +1,7 @@
 //! The rules: each counts what it finds in the repository.
 
 mod cycles;
+mod pages;
 mod public;
 mod shapes;
 mod text;
@@ -69,7 +70,13 @@ pub(crate) const RULES: &[Rule] = &[
     rule("unnamed-public", "public items of tollgate that no page and no other crate names", public::unnamed),
     rule("bool-parameters", "parameters of type bool", shapes::bool_parameters),
     rule("root-exports", "names at the root of tollgate, modules apart", public::root_exports),
-    report("engine-methods", "public methods of Engine", public::engine_methods),
+    rule(
+        "handle-methods",
+        "public methods of the engine or a handle of it beyond 12",
+        public::handle_methods,
+    ),
+    rule("long-pages", "pages of the design with too many words or without a drawing", pages::long_pages),
+    rule("unmapped-modules", "modules that CONTRIBUTING.md does not name", pages::unmapped_modules),
     report("lines", "lines of product source, tests apart", shapes::lines),
 ];
 

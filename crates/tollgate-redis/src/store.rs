@@ -173,7 +173,7 @@ impl RedisStore {
     /// # use tollgate_redis::RedisStore;
     /// let store = RedisStore::start("redis://127.0.0.1:6379".parse()?)?;
     /// let engine = Engine::builder().open("policy.yaml")?.store(store).build();
-    /// engine.store().join(|secret| engine.maintenance().rekey(secret)).await;
+    /// engine.store().join(|secret| engine.maintenance().siblings().rekey(secret)).await;
     /// # Ok(())
     /// # }
     /// ```

@@ -310,9 +310,9 @@ impl<S: Store> Service<S> {
 
     /// Hashes keys with the secret that a fleet shares, once it is known. Every counter starts anew under it.
     pub(crate) fn rekey(&self, secret: Secret) {
-        self.engine.maintenance().rekey(secret);
+        self.engine.maintenance().siblings().rekey(secret);
         if let Some(capacity) = &self.capacity {
-            capacity.maintenance().rekey_as(&self.engine);
+            capacity.maintenance().siblings().rekey_as(&self.engine);
         }
         self.envoy.rekeyed();
         // A window length that was valid before is valid again. A reload in between creates its own windows.

@@ -25,6 +25,7 @@ mod reservation;
 mod operator;
 mod ledger;
 mod snapshot;
+mod siblings;
 mod maintenance;
 #[cfg(feature = "reload")]
 mod reload;
@@ -45,6 +46,7 @@ pub use operator::{Explained, Explanation, Forgotten, LIMITS_EXPLAINED_MAX, Oper
 #[cfg(feature = "reload")]
 pub use reload::Reload;
 pub use reservation::{CommitError, Departure, Reservation, Reservations};
+pub use siblings::Siblings;
 #[cfg(feature = "fuzzing")]
 pub use snapshot::sealed;
 pub use snapshot::{

@@ -158,8 +158,8 @@ impl PolicyComparison {
             return Err(NotBegun::Busy);
         }
         let id = Id::random().ok_or(NotBegun::NoId)?;
-        let old = engine.maintenance().candidate(engine.policy(), MEMORY_BYTES, now);
-        let new = engine.maintenance().candidate(Arc::new(candidate), MEMORY_BYTES, now);
+        let old = engine.maintenance().siblings().candidate(engine.policy(), MEMORY_BYTES, now);
+        let new = engine.maintenance().siblings().candidate(Arc::new(candidate), MEMORY_BYTES, now);
         let pair = Mutex::new(Some(Arc::new(Pair::new(old, new, now))));
         self.latest.store(Some(Arc::new(Comparison { id, until, pair, tally: Tally::default() })));
         // Release: a thread that sees `running` also sees the comparison.

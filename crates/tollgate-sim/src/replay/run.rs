@@ -113,7 +113,7 @@ impl PolicyRun {
     /// Another policy, or the same, without the same limits, whose counters are new at `start`. Its keys have the same
     /// hashes.
     pub(super) fn beside(&self, policy: Arc<Policy>, start: Timestamp) -> Self {
-        Self::of(self.engine.maintenance().candidate(policy, MEMORY_BYTES, start), self.clients)
+        Self::of(self.engine.maintenance().siblings().candidate(policy, MEMORY_BYTES, start), self.clients)
     }
 
     pub(super) fn policy(&self) -> Arc<Policy> {

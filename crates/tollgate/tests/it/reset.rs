@@ -239,7 +239,7 @@ fn a_reset_at_another_node_reaches_reservations() {
     let (mut known, mut other) = (reserve("x"), reserve("y"));
     let keys = engine.operator().reset_keys(&of(&[("k", "x")]), &[], at(1));
     assert_eq!(keys.len(), 1);
-    engine.operator().apply_remote_reset(&keys, at(1));
+    engine.maintenance().apply_remote_reset(&keys, at(1));
     assert_eq!(block_on(engine.reservations().cancel(&mut known, at(2))).unwrap().refunded, 0);
     assert_eq!(block_on(engine.reservations().cancel(&mut other, at(2))).unwrap().refunded, 3);
 }

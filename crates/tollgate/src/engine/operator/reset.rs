@@ -83,21 +83,14 @@ impl<S: Store> Operator<'_, S> {
         }
     }
 
-    /// The keys of all counters that [`Operator::reset`] resets for these attributes, so that a program can tell them to
-    /// the other nodes of a fleet: see [`Operator::apply_remote_reset`].
+    /// The keys of all counters that [`Operator::reset`] resets for these attributes, for the other nodes of a
+    /// fleet: see [`Maintenance::apply_remote_reset`](super::super::Maintenance::apply_remote_reset).
     #[must_use]
     pub fn reset_keys(self, request: &CheckRequest<'_>, limits: &[&str], now: Timestamp) -> Vec<u128> {
         let now = now.decidable();
         let active = self.engine.active.load_full();
         let targets = active.targets(request, limits, &self.engine.overrides.at(now));
         targets.iter().map(|target| target.charge.key()).collect()
-    }
-
-    /// Records that another node has reset these counters: a reservation that was decided before refunds nothing. The
-    /// leases of this node are dropped by [`LeasedStore::discard`](crate::lease::LeasedStore::discard).
-    pub fn apply_remote_reset(self, keys: &[u128], now: Timestamp) {
-        let keys = keys.iter().map(|key| Fingerprint::of_whole(*key));
-        self.engine.reset_times.record(keys, now.decidable());
     }
 
     /// Looks at all counters, then resets them. So a store that does not answer is noticed before anything is reset.

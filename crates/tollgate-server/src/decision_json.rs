@@ -10,7 +10,7 @@ use tollgate::{
     Timestamp, Verdict,
 };
 
-/// What a decision gave to its caller, to be given back later.
+/// The permit or reservation that a decision gave to its caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
     /// Nothing.

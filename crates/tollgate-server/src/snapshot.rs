@@ -34,7 +34,7 @@ pub enum SnapshotInterval {
 /// The results of snapshots so far, for metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SnapshotStatus {
-    /// What the start restored.
+    /// Counts of the snapshot restored at the start.
     pub(crate) restored: Option<RestoreReport>,
     /// Whether the start found a damaged snapshot and set it aside.
     pub(crate) was_damaged: bool,

@@ -7,7 +7,7 @@ use tollgate::Ticks;
 
 use super::value;
 
-/// What to simulate.
+/// The system to simulate.
 #[derive(Debug, Subcommand)]
 pub enum SimulateCommand {
     /// Servers that share a store: what they admit together, what is stranded, and how often they call the store; in

@@ -38,7 +38,7 @@ const PROXY_FIELDS: [&str; 2] = ["x-forwarded-", "x-original-"];
 pub(super) enum HttpAnswer {
     /// The server is alive.
     Healthy,
-    /// What runs here.
+    /// The running program.
     Root(RootForm),
     /// The description of the interface.
     OpenApi,

@@ -30,7 +30,7 @@ pub(crate) struct RequestReader {
     used: Vec<String>,
     /// Attributes that a cost is computed from, which are numbers.
     numbers: Vec<String>,
-    /// What is read from requests that have an address, and from those without.
+    /// The attributes read from requests with an address, and from those without.
     needs: [Needs; 2],
     /// Whether anything but the address is read.
     reads_request: bool,
@@ -62,7 +62,7 @@ impl RequestReader {
         self.used.iter().any(|used| used == name)
     }
 
-    /// What is read from a request: what is used, as far as the record has it. Nothing is made up.
+    /// The used attributes of a request, as far as the record has them. None is invented.
     fn needs(&self, record: &Record<'_>) -> Needs {
         let [all, without_address] = self.needs;
         let has_request = record.method.is_some() && record.target.is_some();

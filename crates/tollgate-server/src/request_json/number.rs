@@ -72,7 +72,7 @@ impl<'de> Visitor<'de> for Whole {
 
 /// The whole number that was written with a fraction of zero or an exponent, such as 1.0 or 1e3: to JSON it is the same number.
 pub(crate) fn whole(number: f64) -> Option<i64> {
-    // What is written beyond the integer's range, and only there, is read as 2^63 or more.
+    // Numbers beyond the integer's range, and only those, are read as 2^63 or more.
     const END: f64 = 9_223_372_036_854_775_808.0;
     let is_whole = number.trunc().to_bits() == number.to_bits() && number.abs() < END;
     #[allow(clippy::cast_possible_truncation, reason = "it is whole, and within what the integer holds")]

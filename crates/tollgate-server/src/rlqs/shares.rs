@@ -37,7 +37,7 @@ pub(crate) struct SubscriptionId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct CounterId(pub(crate) u64, pub(crate) u64);
 
-/// What an Envoy reports about a bucket.
+/// An Envoy's report about a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) allowed: u64,

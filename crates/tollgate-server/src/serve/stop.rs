@@ -13,7 +13,7 @@ use super::signal::Signals;
 use crate::grpc::Calls;
 use crate::readiness::Readiness;
 
-/// What the server notifies and ends on a stop.
+/// The tasks that the server notifies and ends on a stop.
 pub(super) struct StopPlan {
     pub(super) servers: JoinSet<usize>,
     pub(super) stop: watch::Sender<bool>,

@@ -75,7 +75,7 @@ impl Which {
     }
 }
 
-/// What a view shows: decisions that were made before, and those to come.
+/// The decisions of a view: those that were made before, and those to come.
 pub(super) struct TailSource {
     pub(super) past: Vec<Arc<Event>>,
     pub(super) events: broadcast::Receiver<Arc<Event>>,

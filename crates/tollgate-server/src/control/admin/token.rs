@@ -25,7 +25,7 @@ const NAME_CHARS_MAX: usize = 64;
 /// The audit log's name for the holder of the token that the server generated or the environment set.
 const OWNER: &str = "owner";
 
-/// What an operator may do. Each role includes those before it.
+/// The rights of an operator. Each role includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Role {

@@ -347,7 +347,7 @@ pub(super) struct ExplanationView<'a> {
     /// The digests of credentials that were given as they are, by attribute.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) digests: BTreeMap<String, String>,
-    /// What is doubtful about the names of the attributes.
+    /// Doubts about the names of the attributes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) doubt: Option<String>,
     /// Limits that may apply to a request with more attributes.

@@ -32,7 +32,7 @@ pub(super) const STYLE: &str = include_str!("console.css");
 
 const HTML: &str = "text/html; charset=utf-8";
 const JSON: &str = "application/json";
-/// What a page of the console may load and do.
+/// The content security policy of the console's pages.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
      img-src 'self' data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 

@@ -57,7 +57,7 @@ fn away(status: &LimitStatus<'_>) -> Ticks {
     }
 }
 
-/// What is left of a limit that admitted. The order puts the most informative first: enforced limits, then counted
+/// The remaining units of a limit that admitted. The order puts the most informative first: enforced limits, then counted
 /// ones.
 fn left(status: &LimitStatus<'_>) -> (bool, bool, u64) {
     (status.enforcement == Enforcement::Shadow, !status.source.is_counted(), status.outcome.remaining)

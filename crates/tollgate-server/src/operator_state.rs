@@ -24,7 +24,7 @@ mod items;
 mod file;
 mod shared;
 
-const NAME: &str = "operator.orders";
+const NAME: &str = "operator.state";
 /// Maximum size of the file. The maximum number of blocks, each of the maximum length, is smaller.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 /// How long an operator waits for the disk.

@@ -99,7 +99,7 @@ pub(crate) fn request_reader(path: Option<&Path>) -> Result<Reader, String> {
     let config = config::load(path, &[])?;
     let mut reader = config.reader;
     if let Some(path) = &config.callers {
-        reader.callers = Some(CallersFile::open(path, &reader, Clock::precise().now())?.live());
+        reader.callers = Some(CallersFile::open(path, &reader, Clock::precise().now())?.active());
     }
     Ok(reader)
 }

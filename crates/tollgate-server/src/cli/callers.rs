@@ -9,9 +9,9 @@ use super::value::{self, GivenAttribute};
 /// Commands on the callers file.
 #[derive(Debug, Subcommand)]
 pub enum CallersCommand {
-    /// Add a credential, as its SHA-256, and what is known of its caller
+    /// Add a credential, as its SHA-256, and the attributes of its caller
     Add(AddCallerArguments),
-    /// List the digests of known credentials, and what is known of their callers
+    /// List the digests of known credentials, and the attributes of their callers
     List(ListCallersArguments),
     /// Remove a credential
     Remove(RemoveCallerArguments),

@@ -102,7 +102,7 @@ Exit status: 0 when it was done, 2 when the server could not be asked or refused
 /// Commands to a running server.
 #[derive(Debug, Subcommand)]
 pub enum OperateCommand {
-    /// Show what is left for a key on a running server
+    /// Show the remaining quota of a key on a running server
     #[command(after_long_help = GET_EXAMPLES)]
     Get(GetArguments),
     /// Say which limits of a running server match these attributes, why not, and what would change it

@@ -78,7 +78,7 @@ impl PeerClient {
             }
             None => builder.with_no_client_auth(),
         };
-        config.alpn_protocols = tls::Inside::Http.protocols();
+        config.alpn_protocols = tls::AlpnProtocol::Http.protocols();
         Ok(Self { tls: Some(TlsConnector::from(Arc::new(config))) })
     }
 

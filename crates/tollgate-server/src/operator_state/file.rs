@@ -18,7 +18,7 @@ use crate::file_watch::Version;
 use tollgate_tower::shed::Shedder;
 
 /// The beginning of the first line.
-const FORM: &str = "tollgate-orders 1 ";
+const FORM: &str = "tollgate-operator-state 1 ";
 /// The ids of items, or their beginnings.
 const ALL_ID: &str = "all";
 const LIMIT_ID: &str = "limit:";

@@ -12,7 +12,7 @@ use tollgate_sim::log::Record;
 use tollgate_sim::replay::{Describe, Undecidable};
 use tollgate_tower::attributes::{BUILT_IN, Needs, Reader};
 
-use crate::identity::{Identity, Word};
+use crate::identity::{Identity, AttributeOrigin};
 
 /// Attributes that a record itself has, beside those of an HTTP request.
 const USER: &str = "user";
@@ -162,7 +162,7 @@ impl RequestReader {
             .of_request_for(record.client, parts, self.needs(record))
             .map_err(|unreadable| unreadable.to_string())?;
         let given = || record.attributes.iter().map(|(name, value)| (&**name, self.value(name, value)));
-        let known = self.identity.identify(given(), Word::Trusted);
+        let known = self.identity.identify(given(), AttributeOrigin::Trusted);
         let mut request = known.request(given()).map_err(text)?;
         read.write_to(&mut request).map_err(text)?;
         self.add_own(&mut request, record).map_err(text)?;

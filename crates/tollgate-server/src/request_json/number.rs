@@ -14,12 +14,12 @@ pub(super) enum Given<'b> {
 
 /// A whole number within a range.
 #[derive(Clone, Copy)]
-pub(super) struct Whole {
+pub(super) struct NumberRange {
     pub(super) least: u64,
     pub(super) most: u64,
 }
 
-impl Whole {
+impl NumberRange {
     fn refuse<E: Error>(self, what: impl fmt::Display) -> E {
         E::custom(format_args!(
             "{what} is not accepted; accepted is a whole number from {} to {}",
@@ -28,14 +28,14 @@ impl Whole {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Whole {
+impl<'de> DeserializeSeed<'de> for NumberRange {
     type Value = u64;
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<u64, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Whole {
+impl<'de> Visitor<'de> for NumberRange {
     type Value = u64;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

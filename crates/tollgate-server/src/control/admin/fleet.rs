@@ -244,7 +244,7 @@ impl ControlPlane {
         let AdminClient { stop, answering, .. } = asker;
         let past = shown.since.map(|since| self.service.meter.denials_since(act.now - since));
         let source = TailSource { past: past.unwrap_or_default(), events: self.service.meter.watch() };
-        Ok(tail::lines(source, shown.which, act.admin.clock.clone(), stop, place, answering))
+        Ok(tail::lines(source, shown.filter, act.admin.clock.clone(), stop, place, answering))
     }
 
     /// Streams the decisions of this node, of another one, or of all of them.

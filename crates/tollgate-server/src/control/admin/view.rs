@@ -9,7 +9,7 @@ use tollgate::time::WallOffset;
 use tollgate::{Block, CheckRequest, Enforcement, ExpiringOverride, LimitOverride, Ticks, Timestamp};
 use tollgate_compat::CompatConfig;
 
-use crate::service::cells::ThrottleCommand;
+use crate::service::throttle_counters::ThrottleCommand;
 use crate::service::throttle::ThrottledKey;
 use crate::telemetry::{Denial, LastDenial};
 use crate::time_text::rfc3339_millis;
@@ -500,8 +500,8 @@ fn missing(unmet: &Unmet) -> Option<&str> {
 }
 
 impl From<&(ThrottleCommand, Ticks)> for ThrottledView {
-    fn from((asker, reset_after): &(ThrottleCommand, Ticks)) -> Self {
-        Self { command: asker.command(), reset_after_ms: reset_after.ceil_millis() }
+    fn from((command, reset_after): &(ThrottleCommand, Ticks)) -> Self {
+        Self { command: command.command(), reset_after_ms: reset_after.ceil_millis() }
     }
 }
 

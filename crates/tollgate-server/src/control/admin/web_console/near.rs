@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use tollgate::{Ticks, Timestamp, Value};
 
 use crate::control::ControlPlane;
-use crate::identity::Word;
+use crate::identity::AttributeOrigin;
 use crate::telemetry::TopKey;
 
 /// Maximum number of keys that are looked at: the most frequent ones.
@@ -60,7 +60,7 @@ impl ControlPlane {
     /// The remaining units of a key, and its limit.
     async fn left_of(&self, key: &TopKey, now: Timestamp) -> Option<(u64, u64)> {
         let pairs = || key.attributes.iter().map(|(name, value)| (name.as_str(), Value::Text(value)));
-        let known = self.service.identity.identify(pairs(), Word::Trusted);
+        let known = self.service.identity.identify(pairs(), AttributeOrigin::Trusted);
         let request = known.request(pairs()).ok()?;
         let explanation = self.service.engine.operator().explain(&request, now).await;
         let limit = explanation.limits.into_iter().find(|limit| limit.name == key.limit)?;

@@ -51,6 +51,15 @@ pub(crate) const RULES: &[Rule] = &[
     rule("words", "names that hold a word which the glossary replaces", words::check),
     rule("told", "\"told\" in the source", text::told),
     rule("nobody", "\"whoever\", \"nobody\" and \"somebody\" in the source", text::nobody),
+    rule("told-in-tests", "\"told\" in crates/*/tests and e2e", text::told_in_tests),
+    rule("nobody-in-tests", "\"whoever\", \"nobody\" and \"somebody\" there", text::nobody_in_tests),
+    rule(
+        "document-words",
+        "these words, \"unless said\" and \"in force\" in documents",
+        text::document_words,
+    ),
+    rule("doc-openings", "doc comments that open with What, Who, Whom or \"The same,\"", text::doc_openings),
+    rule("test-names", "functions named told, or what_, who_ or nobody_ something", text::test_names),
     rule("long-functions", "functions of more than 70 lines", shapes::long_functions),
     rule("long-files", "files of more than 600 lines, tests apart", shapes::long_files),
     rule(

@@ -225,7 +225,7 @@ impl RedisStore {
         self.fleet.name()
     }
 
-    /// Tells the other nodes what they should know, and learns what they told. It waits a quarter of a second at most.
+    /// Writes items for the other nodes, and reads theirs. It waits a quarter of a second at most.
     ///
     /// # Errors
     /// When the store does not answer. What was to be written was perhaps written.

@@ -33,7 +33,7 @@ pub use persisted::Persisted;
 pub struct GraphqlProblem {
     /// A name for programs.
     pub code: &'static str,
-    /// What is wrong, and what would be accepted.
+    /// The problem, with the accepted values.
     pub message: String,
 }
 

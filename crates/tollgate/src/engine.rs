@@ -34,7 +34,9 @@ mod builder;
 pub use crate::active::{SwapError, SwapReport};
 pub use crate::decision::Settled;
 pub use crate::fallback::{DEFERRED_MAX, FallbackReport, Reconciled};
-pub use crate::overrides::{ActiveOverrides, LimitOverride, OVERRIDES_MAX, OverrideError, Ruled, Scope};
+pub use crate::overrides::{
+    ActiveOverrides, ExpiringOverride, LimitOverride, OVERRIDES_MAX, OverrideError, Scope,
+};
 pub use block::{BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, BlockError};
 pub use builder::{EngineBuilder, WithoutPolicy};
 pub use check::Prepared;
@@ -172,13 +174,13 @@ impl<S: Store> Engine<S> {
         WallOffset::from_micros(self.wall.load(Ordering::Relaxed))
     }
 
-    /// What decisions took and may give back: reservations, queues, permits, and limits that count only failures.
+    /// The handle for settling decisions: reservations, queues, permits, and limits that count only failures.
     #[inline]
     pub const fn reservations(&self) -> Reservations<'_, S> {
         Reservations { engine: self }
     }
 
-    /// What an operator may do: overrides, blocks, explanations and resets.
+    /// The handle for operators: overrides, blocks, explanations and resets.
     #[inline]
     pub const fn operator(&self) -> Operator<'_, S> {
         Operator { engine: self }
@@ -190,7 +192,7 @@ impl<S: Store> Engine<S> {
         Ledger { engine: self }
     }
 
-    /// What the program that runs the engine does beside decisions: snapshots, the clock, the secret, and the fleet.
+    /// The handle for the program that runs the engine: snapshots, the clock, the secret, and the fleet.
     #[inline]
     pub const fn maintenance(&self) -> Maintenance<'_, S> {
         Maintenance { engine: self }

@@ -117,7 +117,9 @@ pub use time::{Ticks, Timestamp};
 pub use {
     credential::CredentialDigest,
     decision::{Block, Decision, LimitStatus, Permit, Reason},
-    engine::{Engine, EngineBuilder, LimitOverride, Reservation, Ruled, Scope, Snapshot, SwapReport},
+    engine::{
+        Engine, EngineBuilder, ExpiringOverride, LimitOverride, Reservation, Scope, Snapshot, SwapReport,
+    },
     headers::{Answer, Audience, HeaderPolicy},
     policy::{Policy, PolicyError},
     request::{CheckRequest, RequestError, Value},

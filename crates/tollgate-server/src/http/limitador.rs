@@ -17,7 +17,7 @@ use crate::distinct_json;
 use crate::json_error;
 use crate::problem::{Kind, Problem};
 use crate::reload::Reloader;
-use crate::service::compat::Ruled;
+use crate::service::compat::CompatOutcome;
 use crate::time_text::rfc3339;
 use tollgate_tower::attributes::path::escaped;
 
@@ -47,8 +47,8 @@ impl<S: Store> Handler<'_, S> {
             Asked { namespace: &body.namespace, descriptors: vec![&entries], delta: body.delta, action };
         let ruled = self.service.decide_limitador(&compat, &asked, self.service.now()).await;
         let (is_limited, loads) = match ruled.ok_or_else(|| absent(Some(&compat)))? {
-            Ruled::Blocked => (true, Vec::new()),
-            Ruled::Decided { is_refused, limits } => (is_refused, limits.loads),
+            CompatOutcome::Blocked => (true, Vec::new()),
+            CompatOutcome::Decided { is_refused, limits } => (is_refused, limits.loads),
         };
         let shows = action == Action::CheckAndReport
             && body.response_headers.is_some_and(|version| version.eq_ignore_ascii_case("DraftVersion03"));

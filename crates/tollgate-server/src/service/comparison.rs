@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwapOption;
 use serde::Serialize;
 use tollgate::store::Store;
-use tollgate::{CheckRequest, Decision, Engine, LimitOverride, Policy, Quota, Ruled, Scope, Timestamp};
+use tollgate::{
+    CheckRequest, Decision, Engine, ExpiringOverride, LimitOverride, Policy, Quota, Scope, Timestamp,
+};
 
 use super::holds::Id;
 
@@ -92,7 +94,7 @@ impl Pair {
             let policy = engine.policy();
             let limits = policy.limits().iter().filter(|limit| limit.quotas().iter().any(in_flight));
             for limit in limits {
-                let off = Ruled { kind: LimitOverride::Off, until: Timestamp::MAX };
+                let off = ExpiringOverride { kind: LimitOverride::Off, until: Timestamp::MAX };
                 // A limit that is off already rejects an override, and needs none.
                 let _ = engine.operator().set_override(Scope::Limit(limit.name()), off, now);
             }

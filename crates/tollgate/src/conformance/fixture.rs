@@ -1,4 +1,4 @@
-//! What the suite's parts share: one quota of each algorithm, an engine with a clock that stands still, and short
+//! Fixtures of the suite: one quota of each algorithm, an engine with a clock that stands still, and short
 //! requests.
 
 use std::future::{Future, poll_fn};
@@ -26,7 +26,7 @@ pub(super) const START: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 /// The period of every quota here, and the life of every permit.
 pub(super) const HOUR: Ticks = Ticks::from_secs(3_600);
 
-/// What a counter keeps when its quota is raised or lowered.
+/// The count that a counter keeps when its quota is raised or lowered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeptUnits {
     /// The available units: a bucket does not fill up because it grew.

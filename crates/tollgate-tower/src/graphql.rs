@@ -14,7 +14,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod unique_json;
 mod persisted;
 mod size;
 mod cost;

@@ -11,9 +11,9 @@ use tollgate::store::Store;
 use tollgate_compat::limitador::answer::{Action, Asked, headers};
 use tollgate_compat::limitador::{LimitadorConfig, LimitadorLimit};
 use tollgate_compat::{self as compat, ActiveConfig};
+use tollgate_tower::unique_json::UniqueValue;
 
 use super::answer::{CompatAnswer, CompatBody, Handler, HttpAnswer};
-use crate::distinct_json;
 use crate::json_error;
 use crate::problem::{Kind, Problem};
 use crate::reload::Reloader;
@@ -37,7 +37,8 @@ impl<S: Store> Handler<'_, S> {
     /// Checks, reports, or both.
     pub(super) async fn limitador(&self, action: Action, body: &[u8]) -> Result<HttpAnswer, Problem> {
         let compat = self.active_limitador()?;
-        let body: Result<LimitadorBody, _> = distinct_json::value(body).and_then(serde_json::from_value);
+        let body: Result<LimitadorBody, _> =
+            serde_json::from_slice(body).and_then(|UniqueValue(body)| serde_json::from_value(body));
         let body = body.map_err(|error| {
             let accepted = r#"{"namespace": "shop", "values": {"user": "u1"}, "delta": 1}"#;
             Problem::invalid(json_error::explained(&error, &accepted))

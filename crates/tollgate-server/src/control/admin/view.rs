@@ -9,8 +9,8 @@ use tollgate::time::WallOffset;
 use tollgate::{Block, CheckRequest, Enforcement, ExpiringOverride, LimitOverride, Ticks, Timestamp};
 use tollgate_compat::CompatConfig;
 
-use crate::service::throttle_counters::ThrottleCommand;
 use crate::service::throttle::ThrottledKey;
+use crate::service::throttle_counters::ThrottleCommand;
 use crate::telemetry::{Denial, LastDenial};
 use crate::time_text::rfc3339_millis;
 

@@ -95,7 +95,8 @@ impl ControlPlane {
             ConsoleRoute::Events => Ok(streamed(self.events(session, asker)?, "text/event-stream")),
             ConsoleRoute::Tail => {
                 let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
-                let filter = if fields.get("denied") == Some("true") { TailFilter::Denied } else { TailFilter::All };
+                let filter =
+                    if fields.get("denied") == Some("true") { TailFilter::Denied } else { TailFilter::All };
                 let shown = TailChoice { filter, since: None };
                 let act = self.begin(&session.who, Verb::Tail)?;
                 Ok(streamed(self.own_tail(&act, shown, asker)?, "application/x-ndjson"))

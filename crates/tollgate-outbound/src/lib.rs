@@ -16,6 +16,7 @@ mod report;
 mod state;
 mod guard;
 mod outbound;
+mod preset;
 #[cfg(feature = "redis")]
 mod fleet;
 
@@ -25,6 +26,7 @@ pub use dialect::ResponseView;
 pub use guard::{Failure, Guard};
 pub use learned::{Replenish, WindowReport};
 pub use outbound::Outbound;
+pub use preset::Preset;
 pub use refusal::{Numbers, Refusal};
 pub use report::{Forecast, Report, Totals};
 pub use room::BucketReport;

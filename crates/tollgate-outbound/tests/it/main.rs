@@ -8,4 +8,5 @@ mod forecast;
 mod freeze;
 mod fuzz;
 mod learning;
+mod presets;
 mod waiting;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tollgate::{Ticks, Timestamp};
 
-use crate::learned::{Costs, Learned, Replenish, Room, WindowReport};
+use crate::learned::{Costs, Departure, Learned, Replenish, WindowReport};
 use crate::pace::Pace;
 use crate::random::Random;
 use crate::signal::{Signals, Throttle, ThrottleKind, ThrottleScope};
@@ -19,8 +19,8 @@ const LONG_PAUSE: Ticks = Ticks::from_secs(300);
 const FAILURES_MAX: u32 = 5;
 const CIRCUIT_FIRST: Ticks = Ticks::from_secs(1);
 const CIRCUIT_MAX: Ticks = Ticks::from_secs(32);
-/// A bucket that takes this many calls at once has recovered.
-const RECOVERED: u64 = 64;
+/// After a freeze, calls in flight double each round trip up to as many as there were before it, and at least to this.
+const RECOVERY_TARGET_MIN: u64 = 64;
 /// Jitter after a freeze: a tenth of it, and this much besides.
 const JITTER: Ticks = Ticks::from_millis(100);
 
@@ -51,10 +51,38 @@ enum Flow {
         probe: u64,
         cause: FreezeCause,
     },
-    /// As many calls at once as have succeeded since the probe, and one more.
-    Recovering {
-        most: u64,
-    },
+    /// At most so many calls in flight: one more with each success up to the target, and then one more each round trip.
+    Recovering(Recovery),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Recovery {
+    most: u64,
+    target: u64,
+    /// Successes since `most` grew last.
+    successes: u64,
+    /// Whether a call had to wait for `most` since it grew last.
+    is_binding: bool,
+}
+
+impl Recovery {
+    /// After the success of the probe.
+    const fn new(target: u64) -> Self {
+        Self { most: 2, target, successes: 0, is_binding: true }
+    }
+
+    /// The recovery after another success, or `None` if it is over: no call waits for it any more.
+    fn grow(mut self) -> Option<Self> {
+        self.successes += 1;
+        let needed = if self.most < self.target { 1 } else { self.most };
+        if self.successes >= needed {
+            if self.most >= self.target && !self.is_binding {
+                return None;
+            }
+            (self.most, self.successes, self.is_binding) = (self.most + 1, 0, false);
+        }
+        Some(self)
+    }
 }
 
 /// When a call may leave.
@@ -82,14 +110,17 @@ pub(crate) struct Behaviour {
 pub(crate) struct Bucket {
     flow: Flow,
     pub(crate) in_flight: u64,
+    /// Those among them that left after the last freeze began. Older calls may take long, and do not slow the recovery.
+    in_flight_since_freeze: u64,
+    in_flight_before_freeze: u64,
     learned: Learned,
     pace: Pace,
     behaviour: Behaviour,
     refusals_in_row: u32,
     failures_in_row: u32,
     pub(crate) refusals: u64,
-    /// The number of the newest call that was under way or before when the bucket was frozen. A response to one of
-    /// them says nothing about the time after the freeze.
+    /// The number of the newest call that left before the bucket was frozen. Their responses are no evidence about the
+    /// time after the freeze.
     frozen_at_call: u64,
 }
 
@@ -98,6 +129,8 @@ impl Bucket {
         Self {
             flow: Flow::Open,
             in_flight: 0,
+            in_flight_since_freeze: 0,
+            in_flight_before_freeze: 0,
             learned: Learned::new(behaviour.replenish),
             pace: Pace::default(),
             behaviour,
@@ -111,7 +144,7 @@ impl Bucket {
     /// Whether it is as good as a bucket that was never used.
     pub(crate) fn is_idle(&self, now: Timestamp) -> bool {
         let is_open = match self.flow {
-            Flow::Open | Flow::Recovering { .. } => true,
+            Flow::Open | Flow::Recovering(_) => true,
             Flow::Frozen(freeze) => freeze.until <= now,
             Flow::Probing { .. } => false,
         };
@@ -119,22 +152,25 @@ impl Bucket {
     }
 
     /// When a call may leave.
-    pub(crate) fn admission(&self, costs: &Costs, now: Timestamp) -> Admission {
-        match self.flow {
-            Flow::Frozen(freeze) if now < freeze.until => return Admission::Frozen(freeze),
+    pub(crate) fn admission(&mut self, costs: &Costs, now: Timestamp) -> Admission {
+        match &mut self.flow {
+            Flow::Frozen(freeze) if now < freeze.until => return Admission::Frozen(*freeze),
             Flow::Probing { .. } => return Admission::AfterResponse,
             Flow::Frozen(_) => return Admission::Now,
-            Flow::Recovering { most } if self.in_flight >= most => return Admission::AfterResponse,
-            Flow::Open | Flow::Recovering { .. } => {}
+            Flow::Recovering(recovery) if self.in_flight_since_freeze >= recovery.most => {
+                recovery.is_binding = true;
+                return Admission::AfterResponse;
+            }
+            Flow::Open | Flow::Recovering(_) => {}
         }
         if self.behaviour.sends_one_first && self.in_flight > 0 {
             return Admission::AfterResponse;
         }
-        match (self.learned.room(costs, now), self.pace.next_at()) {
-            (Room::Now, Some(at)) if at > now => Admission::At(at),
-            (Room::Now, _) => Admission::Now,
-            (Room::At(at), pace) => Admission::At(pace.map_or(at, |pace| at.max(pace))),
-            (Room::AfterResponse, _) => Admission::AfterResponse,
+        let pace = self.pace.next_at().filter(|at| *at > now).map_or(Departure::Now, Departure::At);
+        match self.learned.departure(costs, now).later(pace) {
+            Departure::Now => Admission::Now,
+            Departure::At(at) => Admission::At(at),
+            Departure::AfterResponse => Admission::AfterResponse,
         }
     }
 
@@ -165,6 +201,7 @@ impl Bucket {
             self.flow = Flow::Probing { probe: number, cause: freeze.cause };
         }
         self.in_flight += 1;
+        self.in_flight_since_freeze += 1;
         self.pace.send(now);
         self.learned.send(number, Arc::clone(costs), now);
     }
@@ -183,7 +220,7 @@ impl Bucket {
 
     /// One call less in flight. If it was the probe, the next call is.
     fn end(&mut self, number: u64, now: Timestamp) {
-        self.in_flight = self.in_flight.saturating_sub(1);
+        self.count_end(number);
         if let Flow::Probing { probe, cause } = self.flow
             && probe == number
         {
@@ -191,9 +228,24 @@ impl Bucket {
         }
     }
 
+    /// Counts a call in flight that left before the bucket was known.
+    pub(crate) const fn count_in(&mut self, number: u64) {
+        self.in_flight += 1;
+        if number > self.frozen_at_call {
+            self.in_flight_since_freeze += 1;
+        }
+    }
+
+    const fn count_end(&mut self, number: u64) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        if number > self.frozen_at_call {
+            self.in_flight_since_freeze = self.in_flight_since_freeze.saturating_sub(1);
+        }
+    }
+
     /// A response that is no refusal for this bucket.
     pub(crate) fn answer(&mut self, number: u64, signals: &Signals, now: Timestamp) {
-        self.in_flight = self.in_flight.saturating_sub(1);
+        self.count_end(number);
         self.learned.accept(number, &signals.windows, now);
         self.learned.close(number);
         if number <= self.frozen_at_call {
@@ -203,9 +255,10 @@ impl Bucket {
         self.failures_in_row = 0;
         self.pace.speed_up();
         self.flow = match self.flow {
-            Flow::Probing { probe, .. } if probe == number => Flow::Recovering { most: 2 },
-            Flow::Recovering { most } if most < RECOVERED => Flow::Recovering { most: most + 1 },
-            Flow::Recovering { .. } => Flow::Open,
+            Flow::Probing { probe, .. } if probe == number => {
+                Flow::Recovering(Recovery::new(self.in_flight_before_freeze.max(RECOVERY_TARGET_MIN)))
+            }
+            Flow::Recovering(recovery) => recovery.grow().map_or(Flow::Open, Flow::Recovering),
             other => other,
         };
     }
@@ -275,6 +328,9 @@ impl Bucket {
         {
             return known;
         }
+        if self.flow == Flow::Open {
+            self.in_flight_before_freeze = self.in_flight;
+        }
         self.flow = Flow::Frozen(freeze);
         freeze
     }
@@ -282,5 +338,6 @@ impl Bucket {
     /// Every call up to this number left before the freeze.
     pub(crate) fn mark_frozen(&mut self, newest: u64) {
         self.frozen_at_call = self.frozen_at_call.max(newest);
+        self.in_flight_since_freeze = 0;
     }
 }

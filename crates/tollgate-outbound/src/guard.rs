@@ -8,9 +8,10 @@ use tollgate::store::Store;
 use tollgate::{MemoryStore, Reservation, Ticks};
 
 use crate::background;
+use crate::bucket::Freeze;
 use crate::call::Call;
 use crate::dialect::{self, ResponseView};
-use crate::room::{BucketKey, CallIdentity};
+use crate::queues::{BucketKey, CallIdentity};
 use crate::settings::Learning;
 use crate::signal::Signals;
 use crate::state::Shared;
@@ -62,22 +63,14 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
         server: Vec<BucketKey>,
         own: Vec<OwnCounter>,
         number: u64,
-        reservation: Option<Reservation>,
     ) -> Self {
-        Self {
-            shared: Arc::clone(shared),
-            call,
-            identity,
-            server,
-            own,
-            number,
-            reservation,
-            is_observed: false,
-        }
+        let shared = Arc::clone(shared);
+        Self { shared, call, identity, server, own, number, reservation: None, is_observed: false }
     }
 
-    pub(crate) fn hold(&mut self, reservation: Reservation) {
-        self.reservation = Some(reservation);
+    pub(crate) fn holding(mut self, reservation: Option<Reservation>) -> Self {
+        self.reservation = reservation;
+        self
     }
 
     /// Takes the response, and ends the call. `cost` is its actual cost, if that is known; otherwise its estimate
@@ -103,15 +96,15 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
         let now = self.shared.engine.now();
         let frozen = if signals.throttle.is_none() && status.is_server_error() {
             self.shared.totals.failed.fetch_add(1, Ordering::Relaxed);
-            self.shared.room().fail(&self.server, self.number, now)
+            self.shared.queues().fail(&self.server, self.number, now)
         } else {
             if signals.throttle.is_some() {
                 self.shared.totals.throttled.fetch_add(1, Ordering::Relaxed);
             }
-            self.shared.room().answer(&self.identity, &self.server, self.number, signals, now)
+            self.shared.queues().answer(&self.identity, &self.server, self.number, signals, now)
         };
         if let Some((key, freeze)) = frozen {
-            self.shared.exchange.publish(&key, &self.identity.host, freeze);
+            self.shared.outbox.publish(&key, &self.identity.host, freeze);
         }
         if !signals.windows.is_empty() {
             self.correct_counters().await;
@@ -126,16 +119,16 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
         }
         for own in &self.own {
             let (left, is_wanted) = {
-                let mut room = self.shared.room();
-                let left = room.left_for(&self.server, &own.limit);
-                (left, left.is_some_and(|left| left > own.remaining) && room.count_evidence(&own.key))
+                let mut queues = self.shared.queues();
+                let left = queues.left_for(&self.server, &own.limit);
+                (left, left.is_some_and(|left| left > own.remaining) && queues.count_evidence(&own.key))
             };
             let Some(left) = left else { continue };
             if left < own.remaining {
                 self.shrink(&own.limit, left).await;
             } else if is_wanted && learning == Learning::Follow {
                 self.grow(&own.limit, left - own.remaining).await;
-                self.shared.room().wake(std::slice::from_ref(&own.key));
+                self.shared.queues().wake(std::slice::from_ref(&own.key));
             }
         }
     }
@@ -165,7 +158,7 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
         if !self.is_observed {
             self.is_observed = true;
             let now = self.shared.engine.now();
-            self.shared.room().abandon(&self.server, self.number, now);
+            self.shared.queues().abandon(&self.server, self.number, now);
         }
         if let Some(reservation) = self.reservation.take() {
             end(Arc::clone(&self.shared), reservation, End::Finished(cost)).await;
@@ -180,9 +173,9 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
         if !self.is_observed {
             self.is_observed = true;
             self.shared.totals.failed.fetch_add(1, Ordering::Relaxed);
-            let frozen = self.shared.room().fail(&self.server, self.number, now);
+            let frozen = self.shared.queues().fail(&self.server, self.number, now);
             if let Some((key, freeze)) = frozen {
-                self.shared.exchange.publish(&key, &self.identity.host, freeze);
+                self.shared.outbox.publish(&key, &self.identity.host, freeze);
             }
         }
         if let Some(reservation) = reservation {
@@ -197,7 +190,7 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
         let now = self.shared.engine.now();
         if !self.is_observed {
             self.is_observed = true;
-            self.shared.room().unsend(&self.server, self.number, now);
+            self.shared.queues().unsend(&self.server, self.number, now);
         }
         if let Some(reservation) = self.reservation.take() {
             end(Arc::clone(&self.shared), reservation, End::NotSent).await;
@@ -205,12 +198,21 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
         self.wake_own();
     }
 
+    #[cfg(feature = "tower")]
+    pub(crate) fn host(&self) -> &str {
+        &self.identity.host
+    }
+
+    /// The freeze of the call's buckets that ends last.
+    #[must_use]
+    pub fn freeze(&self) -> Option<Freeze> {
+        self.shared.queues().frozen(&self.server, self.shared.engine.now())
+    }
+
     /// Wakes the calls that wait for what this one held.
     fn wake_own(&self) {
-        let mut room = self.shared.room();
-        for own in &self.own {
-            room.wake(std::slice::from_ref(&own.key));
-        }
+        let keys: Vec<BucketKey> = self.own.iter().map(|own| own.key.clone()).collect();
+        self.shared.queues().wake(&keys);
     }
 }
 
@@ -218,7 +220,7 @@ impl<S: Store + Send + Sync + 'static> Drop for Guard<S> {
     fn drop(&mut self) {
         if !self.is_observed {
             let now = self.shared.engine.now();
-            self.shared.room().abandon(&self.server, self.number, now);
+            self.shared.queues().abandon(&self.server, self.number, now);
         }
         if let Some(reservation) = self.reservation.take() {
             let keys: Vec<BucketKey> =
@@ -226,7 +228,7 @@ impl<S: Store + Send + Sync + 'static> Drop for Guard<S> {
             let shared = Arc::clone(&self.shared);
             background::run(async move {
                 end(Arc::clone(&shared), reservation, End::Finished(None)).await;
-                shared.room().wake(&keys);
+                shared.queues().wake(&keys);
             });
         }
     }

@@ -1,5 +1,5 @@
-//! What the server says about its own counters, less what it cannot know yet. A call may leave only if the newest
-//! response leaves room for it: `remaining`, minus every call that the server may not have counted when it said so.
+//! The server's counters, by its responses. A call may leave only if the newest response leaves enough for it: its
+//! `remaining`, minus every call that the server may not have counted before it sent that response.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,6 +10,8 @@ use crate::signal::{Window, WindowUnit};
 
 /// Maximum number of windows of one bucket that are kept. A server with more is followed in these.
 const WINDOWS_MAX: usize = 16;
+/// A window that this many newer responses do not have is forgotten, with the calls that it may not include yet.
+const ABSENCES_MAX: u32 = 1_000;
 /// From this period on, the first call after a reset is sent alone: a reset that comes earlier than announced then costs
 /// one refusal, not one for each waiter. In shorter windows the round trip would cost more than it saves.
 const PROBED_PERIOD_MIN: Ticks = Ticks::from_secs(10);
@@ -65,21 +67,47 @@ struct LearnedWindow {
     unit: WindowUnit,
     limit: Option<u64>,
     remaining: u64,
-    /// The number of the call whose response said so.
+    /// The number of the call with this response.
     as_of: u64,
-    said_at: Timestamp,
+    received_at: Timestamp,
+    /// How many newer responses did not have this window.
+    absences: u32,
     resets_at: Option<Timestamp>,
     period: Option<Ticks>,
 }
 
-/// When a call may leave.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+/// When a call may leave, by the numbers of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Departure {
     Now,
     /// Not before this instant.
     At(Timestamp),
     /// Not before a response arrives.
     AfterResponse,
+}
+
+impl Departure {
+    /// The later of two.
+    pub(crate) fn later(self, other: Departure) -> Departure {
+        match (self, other) {
+            (Departure::AfterResponse, _) | (_, Departure::AfterResponse) => Departure::AfterResponse,
+            (Departure::Now, other) | (other, Departure::Now) => other,
+            (Departure::At(one), Departure::At(other)) => Departure::At(one.max(other)),
+        }
+    }
+}
+
+impl LearnedWindow {
+    /// How many units come back in which time, if the counter refills steadily.
+    fn refill(&self) -> Option<(u64, Ticks)> {
+        let limit = self.limit.filter(|limit| *limit > 0)?;
+        let missing = limit.saturating_sub(self.remaining);
+        let span = self.resets_at.map_or(Ticks::ZERO, |at| at.since(self.received_at));
+        if missing > 0 && span > Ticks::ZERO {
+            return Some((missing, span));
+        }
+        Some((limit, self.period.filter(|period| *period > Ticks::ZERO)?))
+    }
 }
 
 /// The windows of one bucket, and the calls that they may not include yet.
@@ -114,90 +142,90 @@ impl Learned {
         self.sent.is_empty() && self.windows.values().all(is_over)
     }
 
-    /// When a call may leave, by the numbers of the server.
-    pub(crate) fn room(&self, costs: &Costs, now: Timestamp) -> Room {
-        let mut room = Room::Now;
-        for (name, window) in &self.windows {
-            match (self.room_in(name, window, costs, now), &room) {
-                (Room::Now, _) => {}
-                (Room::AfterResponse, _) => room = Room::AfterResponse,
-                (Room::At(at), Room::Now) => room = Room::At(at),
-                (Room::At(at), Room::At(known)) => room = Room::At(at.max(*known)),
-                (Room::At(_), Room::AfterResponse) => {}
-            }
-        }
-        room
+    /// When a call may leave.
+    pub(crate) fn departure(&self, costs: &Costs, now: Timestamp) -> Departure {
+        let each = self.windows.iter().map(|(name, window)| self.departure_in(name, window, costs, now));
+        each.fold(Departure::Now, Departure::later)
     }
 
-    fn room_in(&self, name: &str, window: &LearnedWindow, costs: &Costs, now: Timestamp) -> Room {
-        let cost = costs.in_window(name, window.unit);
-        let is_over = window.resets_at.is_some_and(|at| at <= now);
-        if window.unit == WindowUnit::Concurrent || window.resets_at.is_none() {
-            return self.room_without_reset(name, window, cost);
-        }
-        match self.replenish {
-            Replenish::Steadily => self.room_steadily(name, window, cost, now),
-            Replenish::AtReset if !is_over => {
-                match window.remaining.checked_sub(self.uncounted(name, window)) {
-                    Some(left) if left >= cost => Room::Now,
-                    _ => window.resets_at.map_or(Room::AfterResponse, Room::At),
-                }
-            }
-            Replenish::AtReset => self.room_after_reset(name, window, cost, now),
-        }
-    }
-
-    /// A window that does not say when it resets: what it has left, or one call at a time until it says more.
-    fn room_without_reset(&self, name: &str, window: &LearnedWindow, cost: u64) -> Room {
-        let left = window.remaining.saturating_sub(self.uncounted(name, window));
-        if left >= cost || self.sent.values().all(|call| !call.is_open) {
-            Room::Now
-        } else {
-            Room::AfterResponse
-        }
-    }
-
-    fn room_after_reset(&self, name: &str, window: &LearnedWindow, cost: u64, now: Timestamp) -> Room {
-        let (Some(reset), Some(limit)) = (window.resets_at, window.limit) else { return Room::Now };
-        let start = match window.period {
-            Some(period) if period > Ticks::ZERO => {
-                let periods = now.since(reset).as_micros() / period.as_micros();
-                reset + Ticks::from_micros(periods.saturating_mul(period.as_micros()))
-            }
-            _ => reset,
+    fn departure_in(&self, name: &str, window: &LearnedWindow, costs: &Costs, now: Timestamp) -> Departure {
+        let cost = costs.in_window(name, window.unit).min(window.limit.unwrap_or(u64::MAX));
+        let Some(reset) = window.resets_at.filter(|_| window.unit != WindowUnit::Concurrent) else {
+            return self.departure_without_reset(name, window, cost);
         };
-        let is_open = self.sent.values().any(|call| call.is_open);
-        if is_open && window.period.is_none_or(|period| period >= PROBED_PERIOD_MIN) {
-            return Room::AfterResponse;
+        match self.replenish {
+            Replenish::Steadily => self.departure_by_refill(name, window, cost, now),
+            Replenish::AtReset if reset > now => {
+                let left = window.remaining.checked_sub(self.uncounted(name, window));
+                if left.is_some_and(|left| left >= cost) { Departure::Now } else { Departure::At(reset) }
+            }
+            Replenish::AtReset => self.departure_after_reset(name, window, cost, reset, now),
+        }
+    }
+
+    /// A window without the time of its reset: calls leave while it has units, then one at a time.
+    fn departure_without_reset(&self, name: &str, window: &LearnedWindow, cost: u64) -> Departure {
+        let left = window.remaining.saturating_sub(self.uncounted(name, window));
+        if left >= cost || self.is_nothing_open() { Departure::Now } else { Departure::AfterResponse }
+    }
+
+    fn departure_after_reset(
+        &self,
+        name: &str,
+        window: &LearnedWindow,
+        cost: u64,
+        reset: Timestamp,
+        now: Timestamp,
+    ) -> Departure {
+        let Some(limit) = window.limit else { return Departure::Now };
+        let period = window.period.filter(|period| *period > Ticks::ZERO);
+        let start = period.map_or(reset, |period| {
+            let periods = now.since(reset).as_micros() / period.as_micros();
+            reset + Ticks::from_micros(periods.saturating_mul(period.as_micros()))
+        });
+        let is_probe_out = self.sent.values().any(|call| call.is_open && call.at >= start);
+        if is_probe_out && period.is_none_or(|period| period >= PROBED_PERIOD_MIN) {
+            return Departure::AfterResponse;
         }
         let counts = |call: &&SentCall| call.is_open || call.at >= start;
-        let spent: u64 =
-            self.sent.values().filter(counts).map(|call| call.costs.in_window(name, window.unit)).sum();
+        let costs = self.sent.values().filter(counts).map(|call| call.costs.in_window(name, window.unit));
+        let spent = costs.fold(0, u64::saturating_add);
         if spent == 0 || limit.saturating_sub(spent) >= cost {
-            return Room::Now;
+            return Departure::Now;
         }
-        match window.period {
-            Some(period) => Room::At(start + period),
-            None if is_open => Room::AfterResponse,
-            // Nothing is under way and the server has said nothing since: one more call finds out.
-            None => Room::Now,
+        match period {
+            Some(period) => Departure::At(start + period),
+            // Without a period, one more call finds out.
+            None if self.is_nothing_open() => Departure::Now,
+            None => Departure::AfterResponse,
         }
     }
 
-    fn room_steadily(&self, name: &str, window: &LearnedWindow, cost: u64, now: Timestamp) -> Room {
-        let limit = window.limit.unwrap_or(u64::MAX);
-        let missing = limit.saturating_sub(window.remaining);
-        let span = window.resets_at.map_or(Ticks::ZERO, |at| at.since(window.said_at));
-        let uncounted = self.uncounted(name, window);
-        let needed = cost.saturating_add(uncounted).min(limit);
-        if needed <= window.remaining || window.limit.is_none() {
-            return if needed <= window.remaining { Room::Now } else { Room::AfterResponse };
+    fn departure_by_refill(
+        &self,
+        name: &str,
+        window: &LearnedWindow,
+        cost: u64,
+        now: Timestamp,
+    ) -> Departure {
+        let needed = cost.saturating_add(self.uncounted(name, window));
+        let Some(missing) = needed.checked_sub(window.remaining).filter(|missing| *missing > 0) else {
+            return Departure::Now;
+        };
+        match window.refill() {
+            Some((units, span)) => {
+                // The instant at which the missing units have come back, rounded up.
+                let wait = (u128::from(missing) * u128::from(span.as_micros())).div_ceil(u128::from(units));
+                let at = window.received_at + Ticks::from_micros(u64::try_from(wait).unwrap_or(u64::MAX));
+                if at <= now { Departure::Now } else { Departure::At(at) }
+            }
+            None if self.is_nothing_open() => Departure::Now,
+            None => Departure::AfterResponse,
         }
-        // The instant at which the units that are needed have come back, rounded up.
-        let wait = u128::from(needed - window.remaining) * u128::from(span.as_micros());
-        let wait = wait.div_ceil(u128::from(missing.max(1)));
-        let at = window.said_at + Ticks::from_micros(u64::try_from(wait).unwrap_or(u64::MAX));
-        if at <= now { Room::Now } else { Room::At(at) }
+    }
+
+    fn is_nothing_open(&self) -> bool {
+        self.sent.values().all(|call| !call.is_open)
     }
 
     /// The units of calls that the newest response may not include.
@@ -232,25 +260,31 @@ impl Learned {
 
     /// Takes the numbers of a response. A response to an older call never undoes those of a newer one.
     pub(crate) fn accept(&mut self, number: u64, windows: &[Window], now: Timestamp) {
-        for said in windows {
-            let Some(remaining) = said.remaining else { continue };
-            let known = self.windows.get(&said.name);
+        self.windows.retain(|name, known| {
+            if known.as_of < number && windows.iter().all(|window| window.name != *name) {
+                known.absences += 1;
+            }
+            known.absences < ABSENCES_MAX
+        });
+        for window in windows {
+            let Some(remaining) = window.remaining else { continue };
+            let known = self.windows.get(&window.name);
             if known.is_some_and(|known| known.as_of > number)
                 || (known.is_none() && self.windows.len() >= WINDOWS_MAX)
             {
                 continue;
             }
-            let period = said.period.or_else(|| known.and_then(|known| known.period));
-            let window = LearnedWindow {
-                unit: said.unit,
-                limit: said.limit.or_else(|| known.and_then(|known| known.limit)),
+            let learned = LearnedWindow {
+                unit: window.unit,
+                limit: window.limit.or_else(|| known.and_then(|known| known.limit)),
                 remaining,
                 as_of: number,
-                said_at: now,
-                resets_at: said.resets_in.map(|wait| now + wait),
-                period,
+                received_at: now,
+                absences: 0,
+                resets_at: window.resets_in.map(|wait| now + wait),
+                period: window.period.or_else(|| known.and_then(|known| known.period)),
             };
-            self.windows.insert(said.name.clone(), window);
+            self.windows.insert(window.name.clone(), learned);
         }
     }
 

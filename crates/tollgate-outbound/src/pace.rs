@@ -7,6 +7,8 @@ use tollgate::{Ticks, Timestamp};
 const SLOWER: (u64, u64) = (10, 7);
 /// A success makes it shorter by this part.
 const FASTER: u64 = 64;
+/// Fewer calls have no pace.
+const CALLS_MIN: u64 = 2;
 /// A shorter interval is no pace.
 const INTERVAL_MIN: Ticks = Ticks::from_micros(200);
 /// A longer interval is never used.
@@ -39,6 +41,9 @@ impl Pace {
 
     /// The server refused a call and gave no numbers.
     pub(crate) fn slow_down(&mut self, now: Timestamp) {
+        if self.interval.is_none() && self.calls < CALLS_MIN {
+            return; // So few calls have no pace.
+        }
         let elapsed = self.since.map_or(Ticks::ZERO, |since| now.since(since)).as_micros();
         let measured = elapsed / self.calls.max(1);
         let before = self.interval.map_or(0, Ticks::as_micros).max(measured).max(INTERVAL_MIN.as_micros());
@@ -80,7 +85,9 @@ mod tests {
     #[test]
     fn successes_make_calls_faster_until_there_is_no_pace() {
         let mut pace = Pace::default();
-        pace.slow_down(START);
+        pace.send(START);
+        pace.send(START + Ticks::from_millis(1));
+        pace.slow_down(START + Ticks::from_millis(1));
         let mut successes = 0;
         while pace.next_at().is_some() {
             pace.speed_up();

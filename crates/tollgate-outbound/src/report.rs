@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate::{Outcome, Quota, Ticks, Timestamp};
 
-use crate::refusal::Numbers;
-use crate::room::BucketReport;
+use crate::queues::BucketReport;
+use crate::refusal::Basis;
 
 /// What happened since the start, and what waits now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub struct Forecast {
     /// When.
     pub at: Timestamp,
     /// The bucket that decides it and whose numbers it follows; `None` if all may leave now.
-    pub bucket: Option<(String, Numbers)>,
+    pub bucket: Option<(String, Basis)>,
 }
 
 /// How long it takes at least until a counter has admitted this many units, one by one from now on.
@@ -81,10 +81,17 @@ pub(crate) fn wait_for(quota: &Quota, outcome: &Outcome, units: u64) -> Ticks {
     };
     let (period, per_period) = (u128::from(rate.period().as_micros()), u128::from(rate.units().max(1)));
     let later = u128::from(missing - 1);
+    // A counter that is full gains nothing until a unit is spent.
+    let full = |wait: Ticks, micros: u128| if wait > Ticks::ZERO { wait } else { ticks(micros) };
     let (first, rest) = if quota.is_reservoir() {
-        (outcome.next_unit_after, (later * period).div_ceil(per_period))
+        let first = full(outcome.next_unit_after, period.div_ceil(per_period));
+        (first, (later * period).div_ceil(per_period))
     } else {
-        (outcome.reset_after, later / per_period * period)
+        (full(outcome.reset_after, period), later / per_period * period)
     };
-    first + Ticks::from_micros(u64::try_from(rest).unwrap_or(u64::MAX))
+    first + ticks(rest)
+}
+
+fn ticks(micros: u128) -> Ticks {
+    Ticks::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
 }

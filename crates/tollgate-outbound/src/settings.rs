@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::learned::Replenish;
+use crate::retry::RetrySettings;
 
 /// Which of the server's numbers correct the counters of the policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub struct Settings {
     pub learning: Learning,
     /// How long a call may be under way before its estimated cost is final; ten minutes by default.
     pub call_max: Duration,
+    /// How calls are attempted again.
+    pub retry: RetrySettings,
     /// The seed of jitter, for tests that must repeat themselves; random by default.
     pub seed: Option<u64>,
 }
@@ -52,6 +55,7 @@ impl Default for Settings {
             identity: vec!["api_key".to_owned()],
             learning: Learning::Follow,
             call_max: Duration::from_secs(600),
+            retry: RetrySettings::default(),
             seed: None,
         }
     }

@@ -4,27 +4,35 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tollgate::Engine;
 
+use crate::queues::Queues;
 use crate::report::AtomicTotals;
-use crate::room::WaitingRoom;
+use crate::retry::RetryBudgets;
 use crate::settings::Settings;
-use crate::shared_freezes::Exchange;
+use crate::shared_freezes::FreezeOutbox;
 
 pub(crate) struct Shared<S> {
     pub(crate) engine: Engine<S>,
     pub(crate) settings: Settings,
     /// Held for a few map operations, never across an await.
-    room: Mutex<WaitingRoom>,
+    queues: Mutex<Queues>,
+    /// Held for a few map operations too.
+    budgets: Mutex<RetryBudgets>,
     pub(crate) totals: AtomicTotals,
-    pub(crate) exchange: Exchange,
+    pub(crate) outbox: FreezeOutbox,
 }
 
 impl<S> Shared<S> {
-    pub(crate) fn new(engine: Engine<S>, settings: Settings, room: WaitingRoom) -> Self {
-        let (totals, exchange) = (AtomicTotals::default(), Exchange::default());
-        Self { engine, settings, room: Mutex::new(room), totals, exchange }
+    pub(crate) fn new(engine: Engine<S>, settings: Settings, queues: Queues) -> Self {
+        let budgets = Mutex::new(RetryBudgets::new(&settings.retry));
+        let (totals, outbox) = (AtomicTotals::default(), FreezeOutbox::default());
+        Self { engine, settings, queues: Mutex::new(queues), budgets, totals, outbox }
     }
 
-    pub(crate) fn room(&self) -> MutexGuard<'_, WaitingRoom> {
-        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn queues(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn budgets(&self) -> MutexGuard<'_, RetryBudgets> {
+        self.budgets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -21,9 +21,9 @@ const TIMEOUT: Duration = Duration::from_millis(250);
 const ITEMS_SENT_MAX: usize = 64;
 const RESET_KEYS_MAX: usize = 64;
 
-/// Which items are exchanged. Those of one kind know nothing of the others.
+/// What is exchanged. The items of one topic are unknown to the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SharedBoard {
+pub enum SharedTopic {
     /// What operators set, resets, and the nodes.
     #[default]
     Fleet,
@@ -31,12 +31,12 @@ pub enum SharedBoard {
     Outbound,
 }
 
-impl SharedBoard {
-    /// The hash tag that puts the keys of a kind into one slot.
+impl SharedTopic {
+    /// The hash tag that puts the keys of a topic into one slot.
     const fn slot_tag(self) -> &'static str {
         match self {
-            SharedBoard::Fleet => "fleet",
-            SharedBoard::Outbound => "outbound",
+            SharedTopic::Fleet => "fleet",
+            SharedTopic::Outbound => "outbound",
         }
     }
 
@@ -86,8 +86,8 @@ pub struct FleetNode {
 /// What a node tells the others, and what it knows already.
 #[derive(Clone, Debug, Default)]
 pub struct FleetExchange {
-    /// Which items.
-    pub board: SharedBoard,
+    /// What is exchanged.
+    pub topic: SharedTopic,
     /// What this node says about itself. Empty to say nothing.
     pub heartbeat: String,
     /// The version of the items that this node knows. Empty at first.
@@ -135,7 +135,7 @@ pub(crate) async fn exchange(
     exchange: &FleetExchange,
 ) -> Result<FleetNews, Failure> {
     let mut command = redis::cmd("EVAL");
-    command.arg(SCRIPT).arg(3).arg(&exchange.board.keys());
+    command.arg(SCRIPT).arg(3).arg(&exchange.topic.keys());
     command.arg(node).arg(&exchange.heartbeat).arg(&exchange.version).arg(&exchange.mark);
     command.arg(u8::from(exchange.lists_nodes));
     let items = exchange.items.get(..ITEMS_SENT_MAX).unwrap_or(&exchange.items);
@@ -148,7 +148,7 @@ pub(crate) async fn exchange(
         command.arg(keys.join(" "));
     }
     let reply = client
-        .command(Some(slot_of(exchange.board.slot_tag().as_bytes())), &command, Instant::now() + TIMEOUT)
+        .command(Some(slot_of(exchange.topic.slot_tag().as_bytes())), &command, Instant::now() + TIMEOUT)
         .await?;
     read(&reply, &exchange.version).ok_or_else(|| ReplyClass::Malformed.into())
 }
@@ -157,7 +157,7 @@ pub(crate) async fn exchange(
 pub(crate) async fn leave(client: &Client, node: &str) -> Result<(), Failure> {
     let mut command = redis::cmd("HDEL");
     command.arg(NODES_KEY).arg(node);
-    let slot = slot_of(SharedBoard::Fleet.slot_tag().as_bytes());
+    let slot = slot_of(SharedTopic::Fleet.slot_tag().as_bytes());
     client.command(Some(slot), &command, Instant::now() + TIMEOUT).await.map(drop)
 }
 

@@ -141,7 +141,7 @@ async fn a_strict_counter_grows_with_evidence() {
         let waits = client.start(call());
         run_tasks().await;
         for (number, guard) in under_way.into_iter().enumerate() {
-            assert!(!waits.is_finished(), "after {number} responses");
+            assert!(number >= 3 || !waits.is_finished(), "after {number} responses");
             client.answer(guard, 200, &[("ratelimit", r#""default";r=50;t=60"#)]).await;
         }
         run_tasks().await;

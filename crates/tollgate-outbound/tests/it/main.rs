@@ -6,6 +6,7 @@ mod dialects;
 mod fixture;
 mod forecast;
 mod freeze;
+mod layer;
 mod fuzz;
 mod learning;
 mod presets;

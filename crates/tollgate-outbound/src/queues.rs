@@ -1,6 +1,5 @@
-//! The waiting room: all buckets, and the calls that wait for them. A call waits for one bucket at a time, in the order
-//! of rank, and none passes an earlier call that waits for a bucket which both need. Ranks order all calls of a room,
-//! so two calls never wait for each other.
+//! All buckets, and a queue of calls for each. A call waits in one queue at a time, in the order of rank, and passes no
+//! earlier call that waits for a bucket which both need. Ranks order all calls, so two calls never wait for each other.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use tollgate::{Quota, Ticks, Timestamp};
 use crate::bucket::{Admission, Behaviour, Bucket, Freeze, FreezeCause};
 use crate::learned::{Costs, WindowReport};
 use crate::random::Random;
-use crate::refusal::{Numbers, Refusal};
+use crate::refusal::{Basis, Refusal};
 use crate::signal::{Signals, ThrottleScope};
 
 /// Above this number, buckets that are as good as new are dropped before another is added.
@@ -35,7 +34,7 @@ pub(crate) enum BucketKey {
     Limit(Arc<str>, u64),
 }
 
-/// The place of a call in every queue: an earlier instant goes first, and then the earlier arrival.
+/// The rank of a call in every queue: an earlier instant goes first, and then the earlier arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     pub(crate) at: Timestamp,
@@ -47,6 +46,16 @@ struct Waiter {
     waker: Option<Waker>,
     is_woken: bool,
     cost: u64,
+}
+
+impl Waiter {
+    /// Wakes it. If it is not polled now, its next poll sees the flag, so no wake-up is lost.
+    fn wake(&mut self) {
+        self.is_woken = true;
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
 }
 
 /// How fast a limit lets calls pass, from its last denial.
@@ -81,7 +90,8 @@ impl LimitShape {
     }
 }
 
-struct Slot {
+/// A bucket with its queue.
+struct QueuedBucket {
     name: Arc<str>,
     bucket: Bucket,
     queue: BTreeMap<Rank, Waiter>,
@@ -90,20 +100,19 @@ struct Slot {
     evidence: u32,
 }
 
-impl Slot {
+impl QueuedBucket {
     /// Wakes the first waiter.
     fn wake_first(&mut self) {
         if let Some(mut first) = self.queue.first_entry() {
-            let first = first.get_mut();
-            first.is_woken = true;
-            if let Some(waker) = first.waker.take() {
-                waker.wake();
-            }
+            first.get_mut().wake();
         }
     }
 
-    fn units_before(&self, rank: Rank) -> u64 {
-        self.queue.range(..rank).map(|(_, waiter)| waiter.cost).fold(0, u64::saturating_add)
+    /// The earliest departure behind the waiters of a limit.
+    fn earliest(&self, rank: Rank) -> Option<Timestamp> {
+        let units_before =
+            || self.queue.range(..rank).map(|(_, waiter)| waiter.cost).fold(0, u64::saturating_add);
+        self.shape.map(|shape| shape.earliest(units_before()))
     }
 }
 
@@ -117,12 +126,12 @@ pub(crate) enum Step {
         key: BucketKey,
         until: Option<Timestamp>,
         earliest: Timestamp,
-        numbers: Numbers,
+        basis: Basis,
     },
     Refused(Refusal),
 }
 
-/// What identifies a call in the room.
+/// What tells calls apart.
 #[derive(Clone, Debug)]
 pub(crate) struct CallIdentity {
     /// The server and the credential.
@@ -130,11 +139,21 @@ pub(crate) struct CallIdentity {
     /// The name of the server.
     pub(crate) host: Arc<str>,
     pub(crate) route: Arc<str>,
+    /// The resource that the server counts apart in each bucket that it names. Empty for most servers.
+    pub(crate) scope: Arc<str>,
 }
 
-/// How the room treats its buckets.
+impl CallIdentity {
+    /// The key of a bucket that the server names.
+    fn named(&self, name: &str) -> BucketKey {
+        let name = if self.scope.is_empty() { name.into() } else { format!("{name} {}", self.scope).into() };
+        BucketKey::Named(Arc::clone(&self.origin), name)
+    }
+}
+
+/// How queues treat their buckets.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RoomSettings {
+pub(crate) struct QueueSettings {
     pub(crate) behaviour: Behaviour,
     /// Whether the server names a bucket for each route.
     pub(crate) discovers: bool,
@@ -147,7 +166,7 @@ pub struct BucketReport {
     /// Its name: a host, a host and the server's name of the bucket, or a limit of the policy.
     pub name: String,
     /// Whose numbers it follows.
-    pub numbers: Numbers,
+    pub basis: Basis,
     /// Calls that wait for it.
     pub waiting: usize,
     /// Calls under way.
@@ -160,20 +179,25 @@ pub struct BucketReport {
     pub windows: Vec<WindowReport>,
 }
 
+/// The origin and the route.
+type RouteId = (Arc<str>, Arc<str>);
+
 /// All buckets and waiters.
-pub(crate) struct WaitingRoom {
-    settings: RoomSettings,
-    slots: HashMap<BucketKey, Slot>,
-    /// The server's name of the bucket of each route, by origin and route.
-    routes: HashMap<(Arc<str>, Arc<str>), Arc<str>>,
+pub(crate) struct Queues {
+    settings: QueueSettings,
+    buckets: HashMap<BucketKey, QueuedBucket>,
+    /// The server's name of the bucket of each route, by origin and route; `None` if a response had no name.
+    routes: HashMap<RouteId, Option<Arc<str>>>,
+    swept_from: usize,
     tickets: u64,
     numbers: u64,
     pub(crate) random: Random,
 }
 
-impl WaitingRoom {
-    pub(crate) fn new(settings: RoomSettings, random: Random) -> Self {
-        Self { settings, slots: HashMap::new(), routes: HashMap::new(), tickets: 0, numbers: 0, random }
+impl Queues {
+    pub(crate) fn new(settings: QueueSettings, random: Random) -> Self {
+        let (buckets, routes) = (HashMap::new(), HashMap::new());
+        Self { settings, buckets, routes, swept_from: BUCKETS_SWEPT_FROM, tickets: 0, numbers: 0, random }
     }
 
     pub(crate) const fn next_ticket(&mut self) -> u64 {
@@ -186,7 +210,8 @@ impl WaitingRoom {
         let CallIdentity { origin, route, .. } = identity;
         let mut keys = vec![BucketKey::Origin(Arc::clone(origin))];
         match self.routes.get(&(Arc::clone(origin), Arc::clone(route))) {
-            Some(name) => keys.push(BucketKey::Named(Arc::clone(origin), Arc::clone(name))),
+            Some(Some(name)) => keys.push(identity.named(name)),
+            Some(None) => {}
             None if self.settings.discovers => {
                 keys.push(BucketKey::Unknown(Arc::clone(origin), Arc::clone(route)));
             }
@@ -195,13 +220,14 @@ impl WaitingRoom {
         keys
     }
 
-    fn slot(&mut self, key: &BucketKey, host: &str, now: Timestamp) -> &mut Slot {
-        if !self.slots.contains_key(key) && self.slots.len() >= BUCKETS_SWEPT_FROM {
-            self.slots.retain(|_, slot| !slot.queue.is_empty() || !slot.bucket.is_idle(now));
+    fn queued(&mut self, key: &BucketKey, host: &str, now: Timestamp) -> &mut QueuedBucket {
+        if !self.buckets.contains_key(key) && self.buckets.len() >= self.swept_from {
+            self.buckets.retain(|_, queued| !queued.queue.is_empty() || !queued.bucket.is_idle(now));
+            self.swept_from = BUCKETS_SWEPT_FROM.max(2 * self.buckets.len());
         }
-        let RoomSettings { mut behaviour, .. } = self.settings;
+        let QueueSettings { mut behaviour, .. } = self.settings;
         behaviour.sends_one_first = matches!(key, BucketKey::Unknown(..));
-        self.slots.entry(key.clone()).or_insert_with(|| Slot {
+        self.buckets.entry(key.clone()).or_insert_with(|| QueuedBucket {
             name: match key {
                 BucketKey::Origin(_) => Arc::from(host),
                 BucketKey::Named(_, name) => format!("{host} ({name})").into(),
@@ -225,13 +251,15 @@ impl WaitingRoom {
         now: Timestamp,
     ) -> Step {
         for key in keys {
-            let numbers = numbers_of(key);
-            let slot = self.slot(key, host, now);
-            let is_behind = slot.queue.first_key_value().is_some_and(|(first, _)| *first < rank);
-            let units_before = slot.units_before(rank);
-            let admission = slot.bucket.admission(costs, now);
+            let basis = basis_of(key);
+            if basis == Basis::Policy && !self.buckets.contains_key(key) {
+                continue; // No call waits for it.
+            }
+            let queued = self.queued(key, host, now);
+            let is_behind = queued.queue.first_key_value().is_some_and(|(first, _)| *first < rank);
+            let admission = queued.bucket.admission(costs, now);
             if let Admission::Frozen(freeze) = admission
-                && let Some(refusal) = refusal_of(&slot.name, freeze, now)
+                && let Some(refusal) = refusal_of(&queued.name, freeze, now)
             {
                 return Step::Refused(refusal);
             }
@@ -239,31 +267,29 @@ impl WaitingRoom {
                 Admission::Frozen(freeze) => (Some(freeze.until), freeze.until),
                 Admission::At(at) => (Some(at), at),
                 Admission::AfterResponse => (None, now),
-                Admission::Now if is_behind => {
-                    (None, slot.shape.map_or(now, |shape| shape.earliest(units_before)))
-                }
+                Admission::Now if is_behind => (None, queued.earliest(rank).unwrap_or(now)),
                 Admission::Now => continue,
             };
             let until = if is_behind { None } else { until };
-            return Step::Wait { key: key.clone(), until, earliest: earliest.max(now), numbers };
+            return Step::Wait { key: key.clone(), until, earliest: earliest.max(now), basis };
         }
         Step::Go
     }
 
-    /// Sends a call, unless its buckets have filled up since [`WaitingRoom::step`]. Returns its number.
+    /// Sends a call, unless its buckets have filled up since [`Queues::step`]. Returns its number.
     pub(crate) fn send(&mut self, keys: &[BucketKey], costs: &Arc<Costs>, now: Timestamp) -> Option<u64> {
-        let has_room = |key: &BucketKey| match self.slots.get(key) {
-            Some(slot) => slot.bucket.admission(costs, now) == Admission::Now,
+        let admits = |key: &BucketKey| match self.buckets.get_mut(key) {
+            Some(queued) => queued.bucket.admission(costs, now) == Admission::Now,
             None => true,
         };
-        if !keys.iter().all(has_room) {
+        if !keys.iter().all(admits) {
             return None;
         }
         self.numbers += 1;
         let number = self.numbers;
         for key in keys {
-            if let Some(slot) = self.slots.get_mut(key) {
-                slot.bucket.send(number, costs, now);
+            if let Some(queued) = self.buckets.get_mut(key) {
+                queued.bucket.send(number, costs, now);
             }
         }
         Some(number)
@@ -279,28 +305,28 @@ impl WaitingRoom {
         now: Timestamp,
     ) -> Result<(), Refusal> {
         let most = self.settings.queue_max;
-        let slot = self.slot(key, host, now);
-        if slot.queue.len() >= most {
-            return Err(Refusal::QueueFull { bucket: slot.name.to_string(), waiting: slot.queue.len() });
+        let queued = self.queued(key, host, now);
+        if queued.queue.len() >= most {
+            return Err(Refusal::QueueFull { bucket: queued.name.to_string(), waiting: queued.queue.len() });
         }
-        slot.queue.insert(rank, Waiter { waker: None, is_woken: false, cost });
+        queued.queue.insert(rank, Waiter { waker: None, is_woken: false, cost });
         Ok(())
     }
 
     /// Leaves the queue of a bucket, and wakes the next waiter.
     pub(crate) fn leave(&mut self, key: &BucketKey, rank: Rank) {
-        if let Some(slot) = self.slots.get_mut(key) {
-            slot.queue.remove(&rank);
-            slot.wake_first();
-            if slot.queue.is_empty() && matches!(key, BucketKey::Limit(..)) {
-                self.slots.remove(key);
+        if let Some(queued) = self.buckets.get_mut(key) {
+            queued.queue.remove(&rank);
+            queued.wake_first();
+            if queued.queue.is_empty() && matches!(key, BucketKey::Limit(..)) {
+                self.buckets.remove(key);
             }
         }
     }
 
     /// Whether a waiter was woken; otherwise it is woken by this waker.
     pub(crate) fn poll_woken(&mut self, key: &BucketKey, rank: Rank, waker: &Waker) -> bool {
-        match self.slots.get_mut(key).and_then(|slot| slot.queue.get_mut(&rank)) {
+        match self.buckets.get_mut(key).and_then(|queued| queued.queue.get_mut(&rank)) {
             Some(waiter) if !waiter.is_woken => {
                 waiter.waker = Some(waker.clone());
                 false
@@ -315,22 +341,21 @@ impl WaitingRoom {
 
     /// Notes when a limit of the policy admits its first waiter.
     pub(crate) fn note_denial(&mut self, key: &BucketKey, host: &str, shape: LimitShape, now: Timestamp) {
-        self.slot(key, host, now).shape = Some(shape);
+        self.queued(key, host, now).shape = Some(shape);
     }
 
     /// The earliest departure behind the waiters of a limit.
     pub(crate) fn behind(&self, key: &BucketKey, rank: Rank) -> Option<Timestamp> {
-        let slot = self.slots.get(key)?;
-        slot.shape.map(|shape| shape.earliest(slot.units_before(rank)))
+        self.buckets.get(key)?.earliest(rank)
     }
 
     /// Counts a response that leaves more than a counter of the policy for which calls wait. Returns whether that is
     /// evidence enough to follow the server.
     pub(crate) fn count_evidence(&mut self, key: &BucketKey) -> bool {
-        match self.slots.get_mut(key) {
-            Some(slot) if !slot.queue.is_empty() => {
-                slot.evidence += 1;
-                slot.evidence >= EVIDENCE_MIN
+        match self.buckets.get_mut(key) {
+            Some(queued) if !queued.queue.is_empty() => {
+                queued.evidence += 1;
+                queued.evidence >= EVIDENCE_MIN
             }
             _ => false,
         }
@@ -339,17 +364,17 @@ impl WaitingRoom {
     /// Wakes the first waiter of each bucket: something has changed there.
     pub(crate) fn wake(&mut self, keys: &[BucketKey]) {
         for key in keys {
-            if let Some(slot) = self.slots.get_mut(key) {
-                slot.wake_first();
+            if let Some(queued) = self.buckets.get_mut(key) {
+                queued.wake_first();
             }
         }
     }
 
     fn each_bucket(&mut self, keys: &[BucketKey], mut change: impl FnMut(&mut Bucket)) {
         for key in keys {
-            if let Some(slot) = self.slots.get_mut(key) {
-                change(&mut slot.bucket);
-                slot.wake_first();
+            if let Some(queued) = self.buckets.get_mut(key) {
+                change(&mut queued.bucket);
+                queued.wake_first();
             }
         }
     }
@@ -374,14 +399,14 @@ impl WaitingRoom {
         let newest = self.numbers;
         let mut frozen = None;
         for key in keys {
-            let Some(slot) = self.slots.get_mut(key) else { continue };
+            let Some(queued) = self.buckets.get_mut(key) else { continue };
             if !matches!(key, BucketKey::Origin(_)) {
-                slot.bucket.abandon(number, now);
-            } else if let Some(freeze) = slot.bucket.fail(number, &mut self.random, now) {
-                slot.bucket.mark_frozen(newest);
+                queued.bucket.abandon(number, now);
+            } else if let Some(freeze) = queued.bucket.fail(number, &mut self.random, now) {
+                queued.bucket.mark_frozen(newest);
                 frozen = Some((key.clone(), freeze));
             }
-            slot.wake_first();
+            queued.wake_first();
         }
         frozen
     }
@@ -395,69 +420,70 @@ impl WaitingRoom {
         signals: &Signals,
         now: Timestamp,
     ) -> Option<(BucketKey, Freeze)> {
-        let named = self.learn_route(identity, keys, signals, now);
+        let named = self.learn_route(identity, keys, number, signals, now);
         let newest = self.numbers;
+        let origin = BucketKey::Origin(Arc::clone(&identity.origin));
         // The numbers belong to the bucket that the server names, or to the whole server.
-        let quiet = Signals { throttle: None, windows: Vec::new(), ..signals.clone() };
-        let told = named.clone().unwrap_or_else(|| BucketKey::Origin(Arc::clone(&identity.origin)));
-        let frozen = match signals.throttle.map(|throttle| throttle.scope) {
-            Some(ThrottleScope::Everything) => Some(BucketKey::Origin(Arc::clone(&identity.origin))),
-            Some(_) => Some(told.clone()),
-            None => None,
-        };
-        let mut keys = keys.to_vec();
-        if let Some(named) = &named
-            && !keys.contains(named)
-        {
-            keys.push(named.clone());
-        }
+        let counted_in = named.clone().unwrap_or_else(|| origin.clone());
+        let frozen = signals.throttle.map(|throttle| match throttle.scope {
+            ThrottleScope::Everything => origin.clone(),
+            ThrottleScope::Bucket | ThrottleScope::Shared => counted_in.clone(),
+        });
+        let without_windows = Signals { windows: Vec::new(), ..signals.clone() };
+        let new = named.iter().filter(|named| !keys.contains(named));
         let mut freeze = None;
-        for key in &keys {
-            let Some(slot) = self.slots.get_mut(key) else { continue };
-            let heard = if *key == told { signals } else { &quiet };
+        for key in keys.iter().chain(new) {
+            let Some(queued) = self.buckets.get_mut(key) else { continue };
+            let signals = if *key == counted_in { signals } else { &without_windows };
             match &signals.throttle {
                 Some(throttle) if frozen.as_ref() == Some(key) => {
-                    let made = slot.bucket.refuse(number, throttle, heard, &mut self.random, now);
-                    slot.bucket.mark_frozen(newest);
+                    let made = queued.bucket.refuse(number, throttle, signals, &mut self.random, now);
+                    queued.bucket.mark_frozen(newest);
                     freeze = Some((key.clone(), made));
                 }
-                _ => slot.bucket.answer(number, heard, now),
+                // The server refused the call before this bucket counted it.
+                Some(throttle) if throttle.scope == ThrottleScope::Everything => {
+                    queued.bucket.abandon(number, now);
+                }
+                _ => queued.bucket.answer(number, signals, now),
             }
-            slot.wake_first();
+            queued.wake_first();
         }
         freeze
     }
 
-    /// Remembers which bucket the server counts a route in, and makes that bucket know the call.
+    /// Remembers which bucket the server counts a route in, and counts the call in it.
     fn learn_route(
         &mut self,
         identity: &CallIdentity,
         keys: &[BucketKey],
+        number: u64,
         signals: &Signals,
         now: Timestamp,
     ) -> Option<BucketKey> {
-        let CallIdentity { origin, route, host } = identity;
-        let known = || keys.iter().find(|key| matches!(key, BucketKey::Named(..))).cloned();
-        let Some(name) = signals.bucket.as_deref() else { return known() };
-        let name: Arc<str> = Arc::from(name);
-        let route = (Arc::clone(origin), Arc::clone(route));
-        if self.routes.len() < ROUTES_MAX || self.routes.contains_key(&route) {
-            self.routes.insert(route.clone(), Arc::clone(&name));
+        let CallIdentity { origin, route, host, .. } = identity;
+        let name: Option<Arc<str>> = signals.bucket.as_deref().map(Arc::from);
+        let is_unnamed = self.settings.discovers && signals.throttle.is_none();
+        if name.is_none() && !is_unnamed {
+            return keys.iter().find(|key| matches!(key, BucketKey::Named(..))).cloned();
         }
-        let named = BucketKey::Named(Arc::clone(origin), name);
+        let id = (Arc::clone(origin), Arc::clone(route));
+        if name.is_some() && (self.routes.len() < ROUTES_MAX || self.routes.contains_key(&id)) {
+            self.routes.insert(id, name.clone());
+        } else if self.routes.len() < ROUTES_MAX {
+            self.routes.entry(id).or_insert(None);
+        }
+        // All calls that wait for the route step again, and find its bucket.
+        let unknown = BucketKey::Unknown(Arc::clone(origin), Arc::clone(route));
+        if let Some(queued) = self.buckets.get_mut(&unknown) {
+            queued.queue.values_mut().for_each(Waiter::wake);
+        }
+        let named = match name {
+            Some(name) => identity.named(&name),
+            None => return keys.iter().find(|key| matches!(key, BucketKey::Named(..))).cloned(),
+        };
         if !keys.contains(&named) {
-            let slot = self.slot(&named, host, now);
-            slot.bucket.in_flight += 1; // `answer` ends it at once.
-        }
-        // All who wait for the route look again, and find its bucket.
-        let unknown = BucketKey::Unknown(Arc::clone(origin), route.1);
-        if let Some(slot) = self.slots.get_mut(&unknown) {
-            for waiter in slot.queue.values_mut() {
-                waiter.is_woken = true;
-                if let Some(waker) = waiter.waker.take() {
-                    waker.wake();
-                }
-            }
+            self.queued(&named, host, now).bucket.count_in(number); // `answer` ends it at once.
         }
         Some(named)
     }
@@ -466,16 +492,22 @@ impl WaitingRoom {
     #[cfg(feature = "redis")]
     pub(crate) fn freeze(&mut self, key: &BucketKey, host: &str, freeze: Freeze, now: Timestamp) {
         let newest = self.numbers;
-        let slot = self.slot(key, host, now);
-        if slot.bucket.freeze(freeze, now) == freeze {
-            slot.bucket.mark_frozen(newest);
+        let queued = self.queued(key, host, now);
+        if queued.bucket.freeze(freeze, now) == freeze {
+            queued.bucket.mark_frozen(newest);
         }
-        slot.wake_first();
+        queued.wake_first();
+    }
+
+    /// The freeze of these buckets that ends last.
+    pub(crate) fn frozen(&self, keys: &[BucketKey], now: Timestamp) -> Option<Freeze> {
+        let each = keys.iter().filter_map(|key| self.buckets.get(key)?.bucket.frozen(now));
+        each.max_by_key(|freeze| freeze.until)
     }
 
     /// What the server leaves for further calls, in the window that a limit follows.
     pub(crate) fn left_for(&self, keys: &[BucketKey], limit: &str) -> Option<u64> {
-        keys.iter().filter_map(|key| self.slots.get(key)?.bucket.left_for(limit)).min()
+        keys.iter().filter_map(|key| self.buckets.get(key)?.bucket.left_for(limit)).min()
     }
 
     /// When the last of these calls could leave, by the numbers of the server, and the bucket that says so.
@@ -486,8 +518,8 @@ impl WaitingRoom {
         calls: u64,
         now: Timestamp,
     ) -> (Timestamp, Option<Arc<str>>) {
-        let each = keys.iter().filter_map(|key| self.slots.get(key));
-        let each = each.map(|slot| (slot.bucket.forecast(costs, calls, now), &slot.name));
+        let each = keys.iter().filter_map(|key| self.buckets.get(key));
+        let each = each.map(|queued| (queued.bucket.forecast(costs, calls, now), &queued.name));
         match each.max_by_key(|(at, _)| *at) {
             Some((at, name)) if at > now => (at, Some(Arc::clone(name))),
             _ => (now, None),
@@ -496,20 +528,20 @@ impl WaitingRoom {
 
     /// The units of the calls that wait for a bucket.
     pub(crate) fn waiting_units(&self, key: &BucketKey) -> u64 {
-        let waiters = self.slots.get(key).into_iter().flat_map(|slot| slot.queue.values());
+        let waiters = self.buckets.get(key).into_iter().flat_map(|queued| queued.queue.values());
         waiters.map(|waiter| waiter.cost).fold(0, u64::saturating_add)
     }
 
     /// All buckets, by name.
     pub(crate) fn report(&self, now: Timestamp) -> Vec<BucketReport> {
-        let each = self.slots.iter().map(|(key, slot)| BucketReport {
-            name: slot.name.to_string(),
-            numbers: numbers_of(key),
-            waiting: slot.queue.len(),
-            in_flight: slot.bucket.in_flight,
-            refusals: slot.bucket.refusals,
-            frozen: slot.bucket.frozen(now),
-            windows: slot.bucket.windows(),
+        let each = self.buckets.iter().map(|(key, queued)| BucketReport {
+            name: queued.name.to_string(),
+            basis: basis_of(key),
+            waiting: queued.queue.len(),
+            in_flight: queued.bucket.in_flight,
+            refusals: queued.bucket.refusals,
+            frozen: queued.bucket.frozen(now),
+            windows: queued.bucket.windows(),
         });
         let mut reports: Vec<BucketReport> = each.collect();
         reports.sort_by(|a, b| a.name.cmp(&b.name));
@@ -517,10 +549,10 @@ impl WaitingRoom {
     }
 }
 
-const fn numbers_of(key: &BucketKey) -> Numbers {
+const fn basis_of(key: &BucketKey) -> Basis {
     match key {
-        BucketKey::Limit(..) => Numbers::Policy,
-        BucketKey::Origin(_) | BucketKey::Named(..) | BucketKey::Unknown(..) => Numbers::Server,
+        BucketKey::Limit(..) => Basis::Policy,
+        BucketKey::Origin(_) | BucketKey::Named(..) | BucketKey::Unknown(..) => Basis::Server,
     }
 }
 

@@ -10,4 +10,5 @@ mod layer;
 mod fuzz;
 mod learning;
 mod presets;
+mod providers;
 mod waiting;

@@ -9,4 +9,5 @@ mod freeze;
 mod layer;
 mod fuzz;
 mod learning;
+mod presets;
 mod waiting;

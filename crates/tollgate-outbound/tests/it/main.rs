@@ -11,4 +11,6 @@ mod fuzz;
 mod learning;
 mod presets;
 mod providers;
+mod report;
+mod spread;
 mod waiting;

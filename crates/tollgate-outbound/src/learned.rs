@@ -12,6 +12,8 @@ use crate::signal::{Window, WindowUnit};
 const WINDOWS_MAX: usize = 16;
 /// A window that this many newer responses do not have is forgotten, with the calls that it may not include yet.
 const ABSENCES_MAX: u32 = 1_000;
+/// Resets that differ by no more are the same one.
+const RESET_BLUR: Ticks = Ticks::from_secs(2);
 /// From this period on, the first call after a reset is sent alone: a reset that comes earlier than announced then costs
 /// one refusal, not one for each waiter. In shorter windows the round trip would cost more than it saves.
 const PROBED_PERIOD_MIN: Ticks = Ticks::from_secs(10);
@@ -98,6 +100,12 @@ impl Departure {
 }
 
 impl LearnedWindow {
+    /// Whether a reset is the one that this window waits for, as far as whole seconds and latency show it.
+    fn is_same_period(&self, resets_at: Option<Timestamp>) -> bool {
+        let (Some(one), Some(other)) = (self.resets_at, resets_at) else { return false };
+        one.max(other).since(one.min(other)) <= RESET_BLUR
+    }
+
     /// How many units come back in which time, if the counter refills steadily.
     fn refill(&self) -> Option<(u64, Ticks)> {
         let limit = self.limit.filter(|limit| *limit > 0)?;
@@ -258,7 +266,7 @@ impl Learned {
         }
     }
 
-    /// Takes the numbers of a response. A response to an older call never undoes those of a newer one.
+    /// Takes the numbers of a response. A response to an older call never raises those of a newer one.
     pub(crate) fn accept(&mut self, number: u64, windows: &[Window], now: Timestamp) {
         self.windows.retain(|name, known| {
             if known.as_of < number && windows.iter().all(|window| window.name != *name) {
@@ -268,10 +276,16 @@ impl Learned {
         });
         for window in windows {
             let Some(remaining) = window.remaining else { continue };
+            let resets_at = window.resets_in.map(|wait| now + wait);
+            if let Some(known) = self.windows.get_mut(&window.name).filter(|known| known.as_of > number) {
+                if self.replenish == Replenish::AtReset && known.is_same_period(resets_at) {
+                    // The server may have counted the older call after the newer one.
+                    known.remaining = known.remaining.min(remaining);
+                }
+                continue;
+            }
             let known = self.windows.get(&window.name);
-            if known.is_some_and(|known| known.as_of > number)
-                || (known.is_none() && self.windows.len() >= WINDOWS_MAX)
-            {
+            if known.is_none() && self.windows.len() >= WINDOWS_MAX {
                 continue;
             }
             let learned = LearnedWindow {
@@ -281,7 +295,7 @@ impl Learned {
                 as_of: number,
                 received_at: now,
                 absences: 0,
-                resets_at: window.resets_in.map(|wait| now + wait),
+                resets_at,
                 period: window.period.or_else(|| known.and_then(|known| known.period)),
             };
             self.windows.insert(window.name.clone(), learned);

@@ -12,4 +12,5 @@ mod learning;
 mod presets;
 mod report;
 mod spread;
+mod strict_server;
 mod waiting;

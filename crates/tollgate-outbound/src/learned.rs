@@ -288,7 +288,9 @@ impl Learned {
         }
         // All windows have numbers of calls that left after these had ended.
         let oldest = self.windows.values().map(|window| window.sent_at).min();
-        self.sent.retain(|_, call| call.is_open || call.ended_at.zip(oldest).is_some_and(|(end, sent)| end >= sent));
+        self.sent.retain(|_, call| {
+            call.is_open || call.ended_at.zip(oldest).is_some_and(|(end, sent)| end >= sent)
+        });
     }
 
     /// Takes the numbers of a response. Those of a call that left after the known numbers had arrived are newer. Two
@@ -306,6 +308,7 @@ impl Learned {
         let sent_at = call.at;
         for window in windows {
             let Some(remaining) = window.remaining else { continue };
+            let resets_at = window.resets_in.map(|wait| now + wait);
             let known = self.windows.get(&window.name);
             let is_older = known.is_some_and(|known| {
                 sent_at < known.received_at && !known.yields_to(window, remaining, self.replenish, now)
@@ -321,7 +324,7 @@ impl Learned {
                 sent_at,
                 received_at: now,
                 absences: 0,
-                resets_at: window.resets_in.map(|wait| now + wait),
+                resets_at,
                 period: window.period.or_else(|| known.and_then(|known| known.period)),
             };
             self.windows.insert(window.name.clone(), learned);

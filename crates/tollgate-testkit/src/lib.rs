@@ -1,4 +1,4 @@
-//! What the tests of several crates share. Only tests depend on it. Like them it panics when something fails.
+//! Fixtures for the tests of several crates. Only tests depend on it. Like them it panics when something fails.
 //!
 //! Always there: temporary directories, free ports, waiting for other processes, certificates, a provider of an API
 //! that counts, and a real Redis.

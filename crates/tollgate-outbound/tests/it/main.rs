@@ -13,4 +13,5 @@ mod presets;
 mod providers;
 mod report;
 mod spread;
+mod strict_server;
 mod waiting;

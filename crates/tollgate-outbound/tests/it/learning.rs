@@ -118,7 +118,8 @@ async fn a_generous_counter_shrinks() {
     client.answer(first, 200, &[("ratelimit", r#""default";r=10;t=60"#)]).await;
     let engine = client.outbound.engine();
     let request = tollgate::CheckRequest::new().with("host", HOST).unwrap();
-    let left = engine.operator().peek(&request, engine.now()).await.limits().next().unwrap().outcome.remaining;
+    let left =
+        engine.operator().peek(&request, engine.now()).await.limits().next().unwrap().outcome.remaining;
     assert_eq!(left, 10);
 }
 

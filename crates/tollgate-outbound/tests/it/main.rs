@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
+mod dialects;
 mod fixture;
 mod forecast;
 mod freeze;
+mod fuzz;
 mod learning;
 mod waiting;

@@ -74,7 +74,8 @@ async fn a_deadline_that_cannot_be_met_is_refused_at_once() {
     client.outbound.acquire(&call()).await.unwrap().finish(None).await;
     let waiting: Vec<_> = (0..3).map(|_| client.start(call())).collect();
     run_tasks().await;
-    let refused = client.outbound.acquire(&call().max_wait(Duration::from_millis(3_900))).await.err().unwrap();
+    let refused =
+        client.outbound.acquire(&call().max_wait(Duration::from_millis(3_900))).await.err().unwrap();
     let Refusal::TooLate { bucket, numbers, wait, .. } = &refused else { panic!("{refused}") };
     assert_eq!((bucket.as_str(), *numbers, *wait), ("payments", Numbers::Policy, Ticks::from_secs(4)));
     // One that can be met waits.
@@ -138,7 +139,8 @@ async fn a_permit_that_is_freed_lets_the_next_call_leave() {
 /// Two limits at once: none passes a call that waits for a bucket that both need, and other buckets go on.
 #[tokio::test]
 async fn a_bucket_that_waits_does_not_stop_another() {
-    let policy = "limits: [{name: host, by: [host], rate: 100/s}, {name: route, by: [route], rate: 1/s, burst: 1}]";
+    let policy =
+        "limits: [{name: host, by: [host], rate: 100/s}, {name: route, by: [route], rate: 1/s, burst: 1}]";
     let client = Client::new(policy, settings());
     let to = |route: &str| Call::to(HOST).with("route", route).unwrap();
     client.outbound.acquire(&to("a")).await.unwrap().finish(None).await;

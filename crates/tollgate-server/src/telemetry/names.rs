@@ -293,7 +293,7 @@ pub(crate) static PROCESS_START: Metric =
 
 /// All metrics, in the order in which they are shown. A metric without a reporter in this process is shown without
 /// numbers.
-pub(crate) static ALL: [&Metric; 81] = [
+pub(crate) static ALL: [&Metric; 90] = [
     &BUILD,
     &DECISIONS,
     &WITHOUT_LIMIT,

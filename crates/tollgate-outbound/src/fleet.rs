@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::store::Store;
 use tollgate::{Ticks, Timestamp};
-use tollgate_redis::{FleetExchange, FleetNews, RedisStore, SharedTopic, SharedItem};
+use tollgate_redis::{FleetExchange, FleetNews, RedisStore, SharedItem, SharedTopic};
 
 use crate::outbound::Outbound;
 use crate::shared_freezes::SharedFreeze;
@@ -34,7 +34,7 @@ impl<S: Store + Send + Sync + 'static> Outbound<S> {
 
 /// What is known of the store.
 #[derive(Default)]
-struct Known {
+struct SyncState {
     version: String,
     /// How far the store's clock is ahead of ours, in microseconds.
     ahead: i64,
@@ -45,32 +45,32 @@ where
     S: Store + Send + Sync + 'static,
     F: Fn(&S) -> Option<&RedisStore> + Send + Sync + 'static,
 {
-    let mut known = Known::default();
+    let mut known = SyncState::default();
     loop {
         let Some(shared) = shared.upgrade() else { return };
         let Some(store) = redis(shared.engine.store()) else { return };
-        let pending = shared.exchange.take();
+        let pending = shared.outbox.take();
         let items = pending.iter().filter_map(|freeze| item_of(freeze, &known)).collect();
         let (topic, version) = (SharedTopic::Outbound, known.version.clone());
         match store.exchange(&FleetExchange { topic, version, items, ..FleetExchange::default() }).await {
             Ok(news) => apply_news(&shared, &mut known, news),
             // They are sent with the next exchange, unless they are over by then.
-            Err(_) => shared.exchange.restore(pending, shared.engine.now()),
+            Err(_) => shared.outbox.restore(pending, shared.engine.now()),
         }
         // A store that is away keeps what there is to report until later.
         let _ = shared.engine.maintenance().reconcile(shared.engine.now()).await;
-        let news = Arc::clone(&shared.exchange.news);
+        let news = Arc::clone(&shared.outbox.news);
         drop(shared);
         let _ = tokio::time::timeout(EXCHANGE_EVERY, news.notified()).await;
     }
 }
 
-fn item_of(freeze: &SharedFreeze, known: &Known) -> Option<SharedItem> {
+fn item_of(freeze: &SharedFreeze, known: &SyncState) -> Option<SharedItem> {
     let until = freeze.freeze.until.unix_micros().saturating_add_signed(known.ahead);
     Some(SharedItem { id: freeze.id()?, written: 0, until, text: freeze.text()? })
 }
 
-fn apply_news<S: Store + Send + Sync + 'static>(shared: &Shared<S>, known: &mut Known, news: FleetNews) {
+fn apply_news<S: Store + Send + Sync + 'static>(shared: &Shared<S>, known: &mut SyncState, news: FleetNews) {
     let now = shared.engine.now();
     let ahead = i128::from(news.now) - i128::from(now.unix_micros());
     known.ahead = i64::try_from(ahead).unwrap_or(0);

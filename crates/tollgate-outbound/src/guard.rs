@@ -104,7 +104,7 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
             self.shared.queues().answer(&self.identity, &self.server, self.number, signals, now)
         };
         if let Some((key, freeze)) = frozen {
-            self.shared.exchange.publish(&key, &self.identity.host, freeze);
+            self.shared.outbox.publish(&key, &self.identity.host, freeze);
         }
         if !signals.windows.is_empty() {
             self.correct_counters().await;
@@ -175,7 +175,7 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
             self.shared.totals.failed.fetch_add(1, Ordering::Relaxed);
             let frozen = self.shared.queues().fail(&self.server, self.number, now);
             if let Some((key, freeze)) = frozen {
-                self.shared.exchange.publish(&key, &self.identity.host, freeze);
+                self.shared.outbox.publish(&key, &self.identity.host, freeze);
             }
         }
         if let Some(reservation) = reservation {

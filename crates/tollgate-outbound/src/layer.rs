@@ -4,7 +4,7 @@
 //! call of a request, the body that holds a call until its end, all attempts of a call, and the service.
 
 mod error;
-mod replay;
+mod copy;
 mod describe;
 mod body;
 mod exchange;
@@ -24,8 +24,8 @@ use crate::outbound::Outbound;
 use exchange::LayerState;
 
 pub use body::{OutboundBody, UsageReader};
+pub use copy::{CloneBody, CopyBody, SendOnce};
 pub use error::{BoxError, CallError};
-pub use replay::{CloneBody, Replay, SendOnce};
 #[cfg(feature = "reqwest")]
 pub use reqwest::{HttpClient, OutboundMiddleware, copy_reqwest_body};
 pub use service::OutboundService;
@@ -38,12 +38,12 @@ pub use service::OutboundService;
 /// must not leave is [`CallError::Refused`].
 pub struct OutboundLayer<S = MemoryStore, C = CloneBody> {
     state: Arc<LayerState<S>>,
-    replay: C,
+    copy: C,
 }
 
 impl<S, C: Clone> Clone for OutboundLayer<S, C> {
     fn clone(&self) -> Self {
-        Self { state: Arc::clone(&self.state), replay: self.replay.clone() }
+        Self { state: Arc::clone(&self.state), copy: self.copy.clone() }
     }
 }
 
@@ -56,7 +56,7 @@ impl<S> OutboundLayer<S> {
     /// A layer with options.
     pub const fn builder(outbound: Outbound<S>) -> OutboundLayerBuilder<S> {
         let state = LayerState { outbound, describe: None, usage: None, unsent: None };
-        OutboundLayerBuilder { state, replay: CloneBody }
+        OutboundLayerBuilder { state, copy: CloneBody }
     }
 }
 
@@ -64,7 +64,7 @@ impl<I, S, C: Clone> Layer<I> for OutboundLayer<S, C> {
     type Service = OutboundService<I, S, C>;
 
     fn layer(&self, inner: I) -> Self::Service {
-        OutboundService::new(inner, Arc::clone(&self.state), self.replay.clone())
+        OutboundService::new(inner, Arc::clone(&self.state), self.copy.clone())
     }
 }
 
@@ -72,13 +72,13 @@ impl<I, S, C: Clone> Layer<I> for OutboundLayer<S, C> {
 #[must_use]
 pub struct OutboundLayerBuilder<S = MemoryStore, C = CloneBody> {
     state: LayerState<S>,
-    replay: C,
+    copy: C,
 }
 
 impl<S, C> OutboundLayerBuilder<S, C> {
     /// Copies bodies another way: [`SendOnce`] for bodies that are not `Clone`, or a closure.
-    pub fn replay<D>(self, replay: D) -> OutboundLayerBuilder<S, D> {
-        OutboundLayerBuilder { state: self.state, replay }
+    pub fn copy_body<D>(self, copy: D) -> OutboundLayerBuilder<S, D> {
+        OutboundLayerBuilder { state: self.state, copy }
     }
 
     /// Changes the call of each request: adds attributes that limits count by, a cost, a priority.
@@ -111,6 +111,6 @@ impl<S, C> OutboundLayerBuilder<S, C> {
 
     /// The layer.
     pub fn build(self) -> OutboundLayer<S, C> {
-        OutboundLayer { state: Arc::new(self.state), replay: self.replay }
+        OutboundLayer { state: Arc::new(self.state), copy: self.copy }
     }
 }

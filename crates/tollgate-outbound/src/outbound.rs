@@ -12,7 +12,7 @@ use crate::call::Call;
 use crate::guard::Guard;
 use crate::queues::{BucketKey, CallIdentity, QueueSettings, Queues};
 use crate::random::Random;
-use crate::refusal::{Numbers, Refusal};
+use crate::refusal::{Basis, Refusal};
 use crate::report::{Forecast, Report, Totals};
 use crate::settings::Settings;
 use crate::state::Shared;
@@ -110,7 +110,9 @@ impl<S: Store + Send + Sync + 'static> Outbound<S> {
     pub(crate) async fn acquire_as(&self, call: &Call, arrival: Arrival) -> Result<Guard<S>, Refusal> {
         let totals = &self.shared.totals;
         let result = match call.request() {
-            Ok(request) => Waiting::new(&self.shared, call, request, self.identity(call), arrival).run().await,
+            Ok(request) => {
+                Waiting::new(&self.shared, call, request, self.identity(call), arrival).run().await
+            }
             Err(invalid) => Err(invalid.into()),
         };
         let counter = if result.is_ok() { &totals.calls } else { &totals.refused };
@@ -134,7 +136,7 @@ impl<S: Store + Send + Sync + 'static> Outbound<S> {
         let queues = self.shared.queues();
         let keys = queues.server_keys(&self.identity(call));
         let (mut last, name) = queues.forecast(&keys, &costs, calls, now);
-        let mut bucket = name.map(|name| (name.to_string(), Numbers::Server));
+        let mut bucket = name.map(|name| (name.to_string(), Basis::Server));
         for status in decision.limits() {
             let Some(quota) = status.quota else { continue };
             let cost = status.cost.max(call.units());
@@ -146,7 +148,7 @@ impl<S: Store + Send + Sync + 'static> Outbound<S> {
             let units = cost.saturating_mul(calls).saturating_add(queues.waiting_units(&key));
             let at = now + crate::report::wait_for(quota, &status.outcome, units);
             if at > last {
-                (last, bucket) = (at, Some((bucket_name, Numbers::Policy)));
+                (last, bucket) = (at, Some((bucket_name, Basis::Policy)));
             }
         }
         Ok(Forecast { wait: last.since(now), at: last, bucket })
@@ -173,4 +175,3 @@ impl<S: Store + Send + Sync + 'static> Outbound<S> {
         CallIdentity { origin, host, route: text(Call::ROUTE), scope: text(Call::SCOPE) }
     }
 }
-

@@ -10,7 +10,7 @@ use tollgate::{Quota, Ticks, Timestamp};
 use crate::bucket::{Admission, Behaviour, Bucket, Freeze, FreezeCause};
 use crate::learned::{Costs, WindowReport};
 use crate::random::Random;
-use crate::refusal::{Numbers, Refusal};
+use crate::refusal::{Basis, Refusal};
 use crate::signal::{Signals, ThrottleScope};
 
 /// Above this number, buckets that are as good as new are dropped before another is added.
@@ -110,7 +110,8 @@ impl QueuedBucket {
 
     /// The earliest departure behind the waiters of a limit.
     fn earliest(&self, rank: Rank) -> Option<Timestamp> {
-        let units_before = || self.queue.range(..rank).map(|(_, waiter)| waiter.cost).fold(0, u64::saturating_add);
+        let units_before =
+            || self.queue.range(..rank).map(|(_, waiter)| waiter.cost).fold(0, u64::saturating_add);
         self.shape.map(|shape| shape.earliest(units_before()))
     }
 }
@@ -125,7 +126,7 @@ pub(crate) enum Step {
         key: BucketKey,
         until: Option<Timestamp>,
         earliest: Timestamp,
-        numbers: Numbers,
+        basis: Basis,
     },
     Refused(Refusal),
 }
@@ -165,7 +166,7 @@ pub struct BucketReport {
     /// Its name: a host, a host and the server's name of the bucket, or a limit of the policy.
     pub name: String,
     /// Whose numbers it follows.
-    pub numbers: Numbers,
+    pub basis: Basis,
     /// Calls that wait for it.
     pub waiting: usize,
     /// Calls under way.
@@ -250,8 +251,8 @@ impl Queues {
         now: Timestamp,
     ) -> Step {
         for key in keys {
-            let numbers = numbers_of(key);
-            if numbers == Numbers::Policy && !self.buckets.contains_key(key) {
+            let basis = basis_of(key);
+            if basis == Basis::Policy && !self.buckets.contains_key(key) {
                 continue; // No call waits for it.
             }
             let queued = self.queued(key, host, now);
@@ -266,13 +267,11 @@ impl Queues {
                 Admission::Frozen(freeze) => (Some(freeze.until), freeze.until),
                 Admission::At(at) => (Some(at), at),
                 Admission::AfterResponse => (None, now),
-                Admission::Now if is_behind => {
-                    (None, queued.earliest(rank).unwrap_or(now))
-                }
+                Admission::Now if is_behind => (None, queued.earliest(rank).unwrap_or(now)),
                 Admission::Now => continue,
             };
             let until = if is_behind { None } else { until };
-            return Step::Wait { key: key.clone(), until, earliest: earliest.max(now), numbers };
+            return Step::Wait { key: key.clone(), until, earliest: earliest.max(now), basis };
         }
         Step::Go
     }
@@ -537,7 +536,7 @@ impl Queues {
     pub(crate) fn report(&self, now: Timestamp) -> Vec<BucketReport> {
         let each = self.buckets.iter().map(|(key, queued)| BucketReport {
             name: queued.name.to_string(),
-            numbers: numbers_of(key),
+            basis: basis_of(key),
             waiting: queued.queue.len(),
             in_flight: queued.bucket.in_flight,
             refusals: queued.bucket.refusals,
@@ -550,10 +549,10 @@ impl Queues {
     }
 }
 
-const fn numbers_of(key: &BucketKey) -> Numbers {
+const fn basis_of(key: &BucketKey) -> Basis {
     match key {
-        BucketKey::Limit(..) => Numbers::Policy,
-        BucketKey::Origin(_) | BucketKey::Named(..) | BucketKey::Unknown(..) => Numbers::Server,
+        BucketKey::Limit(..) => Basis::Policy,
+        BucketKey::Origin(_) | BucketKey::Named(..) | BucketKey::Unknown(..) => Basis::Server,
     }
 }
 

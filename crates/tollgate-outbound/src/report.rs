@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate::{Outcome, Quota, Ticks, Timestamp};
 
-use crate::refusal::Numbers;
 use crate::queues::BucketReport;
+use crate::refusal::Basis;
 
 /// What happened since the start, and what waits now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub struct Forecast {
     /// When.
     pub at: Timestamp,
     /// The bucket that decides it and whose numbers it follows; `None` if all may leave now.
-    pub bucket: Option<(String, Numbers)>,
+    pub bucket: Option<(String, Basis)>,
 }
 
 /// How long it takes at least until a counter has admitted this many units, one by one from now on.

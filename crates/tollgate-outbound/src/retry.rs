@@ -74,7 +74,9 @@ pub(crate) enum Retry {
 
 /// Whether a call may be sent twice: its method is idempotent, or it carries a key by which the server recognises it.
 pub(crate) fn is_repeatable(method: &Method, headers: &HeaderMap) -> bool {
-    method.is_idempotent() || headers.contains_key("idempotency-key") || headers.contains_key("x-idempotency-key")
+    method.is_idempotent()
+        || headers.contains_key("idempotency-key")
+        || headers.contains_key("x-idempotency-key")
 }
 
 /// Whether an attempt that ended so may be followed by another.
@@ -89,7 +91,9 @@ pub(crate) fn decide(end: AttemptEnd<'_>, is_repeatable: Repeatable) -> Retry {
         (Some(false), _) | (_, Some(ThrottleKind::Day | ThrottleKind::Money)) => Retry::No,
         (_, Some(ThrottleKind::Rate | ThrottleKind::Concurrency)) => Retry::Queue,
         // An overloaded server may have begun the work.
-        (should, Some(ThrottleKind::Overload)) if should == Some(true) || is_repeatable == Repeatable::Yes => {
+        (should, Some(ThrottleKind::Overload))
+            if should == Some(true) || is_repeatable == Repeatable::Yes =>
+        {
             Retry::Queue
         }
         (_, Some(ThrottleKind::Overload)) => Retry::No,
@@ -214,7 +218,10 @@ mod tests {
             let pauses: Vec<u64> =
                 (0..400).map(|_| settings.pause(attempts, &mut random).as_micros() / 1_000).collect();
             let (low, high) = (pauses.iter().min().unwrap(), pauses.iter().max().unwrap());
-            assert!(*low < most / 20 && *high > most - most / 20 && *high <= most, "{attempts}: {low} to {high}");
+            assert!(
+                *low < most / 20 && *high > most - most / 20 && *high <= most,
+                "{attempts}: {low} to {high}"
+            );
         }
     }
 }

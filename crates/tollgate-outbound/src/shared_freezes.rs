@@ -66,13 +66,13 @@ impl SharedFreeze {
 
 /// Freezes to be sent to the other processes.
 #[derive(Debug, Default)]
-pub(crate) struct Exchange {
+pub(crate) struct FreezeOutbox {
     pending: Mutex<Vec<SharedFreeze>>,
     /// Wakes the exchange.
     pub(crate) news: Arc<tokio::sync::Notify>,
 }
 
-impl Exchange {
+impl FreezeOutbox {
     /// Keeps a freeze for the next exchange. A failing server is each process's own experience, and is not shared.
     pub(crate) fn publish(&self, key: &BucketKey, host: &str, freeze: Freeze) {
         let shared = SharedFreeze { key: key.clone(), host: host.to_owned(), freeze };

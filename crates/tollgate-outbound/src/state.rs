@@ -4,11 +4,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tollgate::Engine;
 
-use crate::report::AtomicTotals;
 use crate::queues::Queues;
+use crate::report::AtomicTotals;
 use crate::retry::RetryBudgets;
 use crate::settings::Settings;
-use crate::shared_freezes::Exchange;
+use crate::shared_freezes::FreezeOutbox;
 
 pub(crate) struct Shared<S> {
     pub(crate) engine: Engine<S>,
@@ -18,14 +18,14 @@ pub(crate) struct Shared<S> {
     /// Held for a few map operations too.
     budgets: Mutex<RetryBudgets>,
     pub(crate) totals: AtomicTotals,
-    pub(crate) exchange: Exchange,
+    pub(crate) outbox: FreezeOutbox,
 }
 
 impl<S> Shared<S> {
     pub(crate) fn new(engine: Engine<S>, settings: Settings, queues: Queues) -> Self {
         let budgets = Mutex::new(RetryBudgets::new(&settings.retry));
-        let (totals, exchange) = (AtomicTotals::default(), Exchange::default());
-        Self { engine, settings, queues: Mutex::new(queues), budgets, totals, exchange }
+        let (totals, outbox) = (AtomicTotals::default(), FreezeOutbox::default());
+        Self { engine, settings, queues: Mutex::new(queues), budgets, totals, outbox }
     }
 
     pub(crate) fn queues(&self) -> MutexGuard<'_, Queues> {

@@ -15,7 +15,7 @@ use crate::call::Call;
 use crate::guard::{Guard, OwnCounter};
 use crate::learned::Costs;
 use crate::queues::{BucketKey, CallIdentity, LimitShape, Rank, Step};
-use crate::refusal::{Numbers, Refusal};
+use crate::refusal::{Basis, Refusal};
 use crate::settings::Settings;
 use crate::state::Shared;
 
@@ -89,8 +89,8 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
             let step = self.shared.queues().step(&keys, &host, self.arrival.rank, &costs, now);
             match step {
                 Step::Refused(refusal) => return Err(refusal),
-                Step::Wait { key, until, earliest, numbers } => {
-                    self.wait(key, until, earliest, numbers, now).await?;
+                Step::Wait { key, until, earliest, basis } => {
+                    self.wait(key, until, earliest, basis, now).await?;
                 }
                 Step::Go => {
                     if let Some(guard) = self.attempt(server, now).await? {
@@ -128,7 +128,7 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
         if let Verdict::Wait(wait) = decision.verdict() {
             let at = now + wait;
             if at > self.arrival.leaves_until() {
-                return Err(self.too_late(slowest_of(&decision), Numbers::Policy, at, now));
+                return Err(self.too_late(slowest_of(&decision), Basis::Policy, at, now));
             }
             shared.engine.maintenance().clock().sleep_until(at).await;
         }
@@ -183,7 +183,7 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
             queues.note_denial(&key, &host, LimitShape::new(due, quota), now);
             queues.behind(&key, self.arrival.rank).unwrap_or(due)
         };
-        self.wait(key, Some(until), earliest, Numbers::Policy, now).await
+        self.wait(key, Some(until), earliest, Basis::Policy, now).await
     }
 
     /// Waits in the queue of a bucket until an instant, or until it is woken.
@@ -192,13 +192,13 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
         key: BucketKey,
         until: Option<Timestamp>,
         earliest: Timestamp,
-        numbers: Numbers,
+        basis: Basis,
         now: Timestamp,
     ) -> Result<(), Refusal> {
         let deadline = self.arrival.leaves_until();
         if earliest > deadline || now >= deadline {
             let name = self.name_of(&key);
-            return Err(self.too_late(name, numbers, earliest, now));
+            return Err(self.too_late(name, basis, earliest, now));
         }
         if self.queued.as_ref().is_none_or(|queued| queued.key != key) {
             self.queued = None;
@@ -229,9 +229,15 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
         }
     }
 
-    fn too_late(&self, bucket: String, numbers: Numbers, until: Timestamp, now: Timestamp) -> Refusal {
+    fn too_late(&self, bucket: String, basis: Basis, until: Timestamp, now: Timestamp) -> Refusal {
         let until = until.max(now);
-        Refusal::TooLate { bucket, numbers, wait: until.since(self.arrival.at), max_wait: self.arrival.max_wait, until }
+        Refusal::TooLate {
+            bucket,
+            basis,
+            wait: until.since(self.arrival.at),
+            max_wait: self.arrival.max_wait,
+            until,
+        }
     }
 }
 

@@ -39,7 +39,7 @@ struct AnyDetail {
 
 /// `google.rpc.RetryInfo`.
 #[derive(Clone, PartialEq, Message)]
-struct RetryInfo {
+struct RetryDetail {
     #[prost(message, optional, tag = "1")]
     retry_delay: Option<Delay>,
 }
@@ -114,7 +114,7 @@ fn detail<M: Message + Default>(details: &[AnyDetail], name: &str) -> Option<M> 
 }
 
 fn retry_delay(details: &[AnyDetail]) -> Option<Ticks> {
-    let delay = detail::<RetryInfo>(details, "google.rpc.RetryInfo")?.retry_delay?;
+    let delay = detail::<RetryDetail>(details, "google.rpc.RetryInfo")?.retry_delay?;
     let (seconds, nanos) = (u64::try_from(delay.seconds).ok()?, u64::try_from(delay.nanos).ok()?);
     let micros = seconds.checked_mul(1_000_000).and_then(|micros| micros.checked_add(nanos.div_ceil(1_000)));
     Some(micros.map_or(WAIT_MAX, Ticks::from_micros).min(WAIT_MAX))

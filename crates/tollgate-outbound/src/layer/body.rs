@@ -63,7 +63,11 @@ impl<R: Body<Data = Bytes>> OutboundBody<R> {
     }
 
     /// Reads the first bytes, up to a maximum, unless a timeout ends first. The caller gets them all the same.
-    pub(crate) async fn read_ahead(&mut self, bytes_max: usize, timeout: impl Future<Output = ()>) -> Vec<u8> {
+    pub(crate) async fn read_ahead(
+        &mut self,
+        bytes_max: usize,
+        timeout: impl Future<Output = ()>,
+    ) -> Vec<u8> {
         let (mut text, mut timeout) = (Vec::new(), pin!(timeout));
         while let Some(inner) = self.inner.as_mut().filter(|_| text.len() < bytes_max) {
             let frame = poll_fn(|context| match inner.as_mut().poll_frame(context) {

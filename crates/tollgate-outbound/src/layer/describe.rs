@@ -111,7 +111,9 @@ mod tests {
     /// Identifiers in a path do not make routes of their own, and the credential is only kept as a digest.
     #[test]
     fn a_request_gives_host_route_and_digest() {
-        let request = http::Request::post("https://API.example.com:443/v1/users/4711/messages/550e8400-e29b-41d4-a716?x=1");
+        let request = http::Request::post(
+            "https://API.example.com:443/v1/users/4711/messages/550e8400-e29b-41d4-a716?x=1",
+        );
         let call = call_of(&parts(request.header("authorization", "Bearer s3cret-key")), NOW).unwrap();
         assert_eq!(call.text("host"), Some("api.example.com"));
         assert_eq!(call.text("route"), Some("POST /v1/users/{id}/messages/{id}"));

@@ -13,9 +13,9 @@ use tollgate::store::Store;
 use tollgate::{RequestError, Ticks, Timestamp};
 
 use super::body::{CallHold, OutboundBody, UsageReader};
+use super::copy::CopyBody;
 use super::describe;
 use super::error::{BoxError, CallError, is_connect_error};
-use super::replay::Replay;
 use crate::call::Call;
 use crate::dialect::ResponseView;
 use crate::guard::{Failure, Guard};
@@ -60,14 +60,14 @@ struct Exchange<'s, S> {
 /// Makes a call: one attempt, or several.
 pub(crate) async fn exchange<S, B, A, C>(
     state: &LayerState<S>,
-    replay: &C,
+    copy: &C,
     mut attempt: A,
     request: Request<B>,
 ) -> Result<Response<OutboundBody<A::Body>>, CallError>
 where
     S: Store + Send + Sync + 'static,
     A: Attempt<B>,
-    C: Replay<B>,
+    C: CopyBody<B>,
 {
     let (mut parts, mut body) = request.into_parts();
     let outbound = &state.outbound;
@@ -86,7 +86,7 @@ where
         let deadline = exchange.call.deadline_at();
         describe::propagate_deadline(&mut parts.headers, deadline, outbound.engine().now());
         let is_last = exchange.attempts >= outbound.settings().retry.attempts_max;
-        let spare = if is_last { None } else { replay.copy(&body).map(|body| (parts.clone(), body)) };
+        let next = if is_last { None } else { copy.copy(&body).map(|body| (parts.clone(), body)) };
         let sent = attempt.send(Request::from_parts(parts, body));
         let result = until(outbound, deadline, sent).await;
         let (retry, result) = match result {
@@ -97,12 +97,12 @@ where
                 return Err(CallError::DeadlineExceeded);
             }
         };
-        match spare {
-            Some(spare) if exchange.may_retry(retry, &result) => {
+        match next {
+            Some(next) if exchange.may_retry(retry, &result) => {
                 // The old response lets go of its connection before the call waits.
                 drop(result);
                 exchange.pause(retry).await;
-                (parts, body) = spare;
+                (parts, body) = next;
             }
             _ => return result.map(|answered| answered.response),
         }
@@ -162,7 +162,11 @@ impl<S: Store + Send + Sync + 'static> Exchange<'_, S> {
         (retry, Ok(Answered { response: Response::from_parts(head, body), open_at }))
     }
 
-    async fn failed<R: Body<Data = Bytes>>(&self, guard: Guard<S>, error: BoxError) -> (Retry, AttemptResult<R>) {
+    async fn failed<R: Body<Data = Bytes>>(
+        &self,
+        guard: Guard<S>,
+        error: BoxError,
+    ) -> (Retry, AttemptResult<R>) {
         let is_unsent = self.state.unsent.as_ref().is_some_and(|unsent| unsent(&error));
         let (failure, end) = if is_unsent || is_connect_error(&error) {
             (Failure::NotSent, AttemptEnd::NotSent)

@@ -34,7 +34,7 @@ impl Service<Request<Body>> for HttpClient {
     }
 }
 
-/// Copies a body of reqwest, unless it is a stream: for `OutboundLayer::builder(…).replay(copy_reqwest_body)`.
+/// Copies a body of reqwest, unless it is a stream: for `OutboundLayer::builder(…).copy_body(copy_reqwest_body)`.
 pub fn copy_reqwest_body(body: &Body) -> Option<Body> {
     body.as_bytes().map(|bytes| Body::from(bytes.to_vec()))
 }

@@ -13,9 +13,9 @@ use tollgate::store::Store;
 use tower_service::Service;
 
 use super::body::OutboundBody;
+use super::copy::{CloneBody, CopyBody};
 use super::error::{BoxError, CallError};
 use super::exchange::{Attempt, LayerState, exchange};
-use super::replay::{CloneBody, Replay};
 
 /// A service behind the limits of the servers that it calls. Its clones share everything.
 ///
@@ -23,18 +23,18 @@ use super::replay::{CloneBody, Replay};
 pub struct OutboundService<I, S = MemoryStore, C = CloneBody> {
     inner: I,
     state: Arc<LayerState<S>>,
-    replay: C,
+    copy: C,
 }
 
 impl<I, S, C> OutboundService<I, S, C> {
-    pub(crate) const fn new(inner: I, state: Arc<LayerState<S>>, replay: C) -> Self {
-        Self { inner, state, replay }
+    pub(crate) const fn new(inner: I, state: Arc<LayerState<S>>, copy: C) -> Self {
+        Self { inner, state, copy }
     }
 }
 
 impl<I: Clone, S, C: Clone> Clone for OutboundService<I, S, C> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), state: Arc::clone(&self.state), replay: self.replay.clone() }
+        Self { inner: self.inner.clone(), state: Arc::clone(&self.state), copy: self.copy.clone() }
     }
 }
 
@@ -69,7 +69,7 @@ where
     I::Future: Send,
     I::Error: Into<BoxError>,
     S: Store + Send + Sync + 'static,
-    C: Replay<B> + Clone,
+    C: CopyBody<B> + Clone,
     B: Send + 'static,
     R: Body<Data = Bytes> + Send + 'static,
     R::Error: Send,
@@ -83,7 +83,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let Self { inner, state, replay } = self.clone();
-        Box::pin(async move { exchange(&state, &replay, ServiceAttempt(inner), request).await })
+        let Self { inner, state, copy } = self.clone();
+        Box::pin(async move { exchange(&state, &copy, ServiceAttempt(inner), request).await })
     }
 }

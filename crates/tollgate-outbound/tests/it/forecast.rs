@@ -1,7 +1,7 @@
 //! Forecasts: when the last of several calls could leave.
 
 use tollgate::Ticks;
-use tollgate_outbound::{Numbers, Refusal};
+use tollgate_outbound::{Basis, Refusal};
 
 use crate::fixture::{Client, call, run_tasks, settings};
 
@@ -13,7 +13,7 @@ async fn a_forecast_is_when_the_last_call_leaves() {
     assert_eq!((now.wait, now.bucket), (Ticks::ZERO, None));
     let later = client.outbound.forecast(&call(), 7).await.unwrap();
     assert_eq!(later.wait, Ticks::from_millis(2_500));
-    assert_eq!(later.bucket, Some(("payments".to_owned(), Numbers::Policy)));
+    assert_eq!(later.bucket, Some(("payments".to_owned(), Basis::Policy)));
     for _ in 0..2 {
         client.outbound.acquire(&call()).await.unwrap().finish(None).await;
     }
@@ -34,7 +34,7 @@ async fn the_servers_numbers_are_in_the_forecast() {
     assert_eq!(client.outbound.forecast(&call(), 5).await.unwrap().wait, Ticks::ZERO);
     let later = client.outbound.forecast(&call(), 16).await.unwrap();
     assert_eq!(later.wait, Ticks::from_secs(90), "5 now, 10 after 30 s, 1 after another minute");
-    assert_eq!(later.bucket.unwrap().1, Numbers::Server);
+    assert_eq!(later.bucket.unwrap().1, Basis::Server);
     let never = client.outbound.forecast(&call().cost(1_001).unwrap(), 1).await;
     assert!(matches!(never, Err(Refusal::Never { capacity: 1000, .. })), "{never:?}");
 }

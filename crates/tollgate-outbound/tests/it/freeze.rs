@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::Ticks;
-use tollgate_outbound::{Call, Failure, FreezeCause, Numbers, Refusal, ThrottleKind};
+use tollgate_outbound::{Basis, Call, Failure, FreezeCause, Refusal, ThrottleKind};
 
 use crate::fixture::{Client, HOST, call, left, run_tasks, settings};
 
@@ -96,8 +96,8 @@ async fn a_long_freeze_is_an_error_with_its_instant() {
     let now = client.time.now();
     client.answer(refused, 429, &[("retry-after", "3600")]).await;
     let refusal = client.outbound.acquire(&call()).await.err().unwrap();
-    let Refusal::TooLate { bucket, numbers, until, .. } = &refusal else { panic!("{refusal}") };
-    assert_eq!((bucket.as_str(), *numbers), (HOST, Numbers::Server));
+    let Refusal::TooLate { bucket, basis, until, .. } = &refusal else { panic!("{refusal}") };
+    assert_eq!((bucket.as_str(), *basis), (HOST, Basis::Server));
     assert!(until.since(now) >= Ticks::from_secs(3_600), "{until:?}");
     assert!(refusal.to_string().contains(HOST) && refusal.to_string().contains("the server"), "{refusal}");
 }

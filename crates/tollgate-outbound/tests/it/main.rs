@@ -6,6 +6,8 @@ mod dialects;
 mod fixture;
 mod forecast;
 mod freeze;
+mod layer;
 mod fuzz;
 mod learning;
+mod presets;
 mod waiting;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::Ticks;
-use tollgate_outbound::{Call, Failure, Numbers, Priority, Refusal};
+use tollgate_outbound::{Basis, Call, Failure, Priority, Refusal};
 
 use crate::fixture::{Client, Departures, HOST, call, left, run_tasks, settings};
 
@@ -76,8 +76,8 @@ async fn a_deadline_that_cannot_be_met_is_refused_at_once() {
     run_tasks().await;
     let refused =
         client.outbound.acquire(&call().max_wait(Duration::from_millis(3_900))).await.err().unwrap();
-    let Refusal::TooLate { bucket, numbers, wait, .. } = &refused else { panic!("{refused}") };
-    assert_eq!((bucket.as_str(), *numbers, *wait), ("payments", Numbers::Policy, Ticks::from_secs(4)));
+    let Refusal::TooLate { bucket, basis, wait, .. } = &refused else { panic!("{refused}") };
+    assert_eq!((bucket.as_str(), *basis, *wait), ("payments", Basis::Policy, Ticks::from_secs(4)));
     // One that can be met waits.
     let met = client.start(call().max_wait(Duration::from_secs(4)));
     for _ in 0..4 {

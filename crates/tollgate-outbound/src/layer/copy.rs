@@ -2,7 +2,7 @@
 
 /// Copies the body of a request, so that another attempt can send it. A closure is one, too:
 /// `|body: &MyBody| body.copy()`.
-pub trait Replay<B>: Send + Sync + 'static {
+pub trait CopyBody<B>: Send + Sync + 'static {
     /// A copy, or `None` if the body can be sent only once.
     fn copy(&self, body: &B) -> Option<B>;
 }
@@ -11,7 +11,7 @@ pub trait Replay<B>: Send + Sync + 'static {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CloneBody;
 
-impl<B: Clone> Replay<B> for CloneBody {
+impl<B: Clone> CopyBody<B> for CloneBody {
     fn copy(&self, body: &B) -> Option<B> {
         Some(body.clone())
     }
@@ -21,13 +21,13 @@ impl<B: Clone> Replay<B> for CloneBody {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SendOnce;
 
-impl<B> Replay<B> for SendOnce {
+impl<B> CopyBody<B> for SendOnce {
     fn copy(&self, _: &B) -> Option<B> {
         None
     }
 }
 
-impl<B, F: Fn(&B) -> Option<B> + Send + Sync + 'static> Replay<B> for F {
+impl<B, F: Fn(&B) -> Option<B> + Send + Sync + 'static> CopyBody<B> for F {
     fn copy(&self, body: &B) -> Option<B> {
         self(body)
     }

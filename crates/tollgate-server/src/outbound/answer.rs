@@ -9,7 +9,7 @@ use serde::Serialize;
 use tollgate::time::WallOffset;
 use tollgate::{Ticks, Timestamp};
 use tollgate_gateway::ClientFailure;
-use tollgate_outbound::{CallError, Numbers, Refusal};
+use tollgate_outbound::{Basis, CallError, Refusal};
 
 use crate::time_text::rfc3339;
 
@@ -203,7 +203,7 @@ const fn of_refusal(refusal: &Refusal) -> AnswerKind {
 /// Whose numbers refuse the call.
 const fn numbers(refusal: &Refusal) -> &'static str {
     match refusal {
-        Refusal::TooLate { numbers: Numbers::Server, .. }
+        Refusal::TooLate { basis: Basis::Server, .. }
         | Refusal::Exhausted { .. }
         | Refusal::CircuitOpen { .. } => "server",
         _ => "policy",

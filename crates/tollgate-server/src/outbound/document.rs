@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::Uri;
 use serde::Deserialize;
 use tollgate_gateway::{ClientPlan, Target};
+use tollgate_outbound::Preset;
 
 use crate::time_text;
 
@@ -39,6 +40,7 @@ pub(crate) struct OutboundDocument {
 struct ProviderDocument {
     url: String,
     prefix: Option<String>,
+    preset: Option<String>,
     policy: Option<PathBuf>,
     max_wait: Option<String>,
     ca: Option<PathBuf>,
@@ -71,7 +73,9 @@ pub(crate) struct ProviderPlan {
     /// The path of its URL, without a slash at the end.
     pub(crate) base: String,
     pub(crate) client: ClientPlan,
-    /// The limits of our own; without any only those hold that the API reports.
+    /// How the API counts, if it is a known one.
+    pub(crate) preset: Option<Preset>,
+    /// The limits of our own, instead of those of the preset. Without either only those hold that the API reports.
     pub(crate) policy: Option<PathBuf>,
     pub(crate) max_wait: Duration,
 }
@@ -121,6 +125,14 @@ fn provider(
     if !prefix.is_empty() && (!prefix.starts_with('/') || !prefix.bytes().all(is_path)) {
         report(format!("prefix: {prefix:?} is not accepted; accepted: a plain path such as /{name}, or / for all paths"));
     }
+    let preset = document.preset.and_then(|name| {
+        let preset = Preset::named(&name);
+        if preset.is_none() {
+            let known = Preset::ALL.map(|preset| preset.name()).join(", ");
+            report(format!("preset: {name:?} is not known; accepted: {known}"));
+        }
+        preset
+    });
     let max_wait = wait("max_wait", document.max_wait.as_deref(), max_wait, report);
     let connect = wait("timeouts.connect", document.timeouts.connect.as_deref(), CONNECT, report);
     let response = wait("timeouts.response", document.timeouts.response.as_deref(), RESPONSE, report);
@@ -132,7 +144,8 @@ fn provider(
         }
     };
     let client = ClientPlan { name: name.to_owned(), target, connect, response, ca: document.ca };
-    Some(ProviderPlan { name: name.to_owned(), prefix, origin, base, client, policy: document.policy, max_wait })
+    let (name, policy) = (name.to_owned(), document.policy);
+    Some(ProviderPlan { name, prefix, origin, base, client, preset, policy, max_wait })
 }
 
 /// The origin, the path and the target of a provider's URL.
@@ -179,7 +192,7 @@ mod tests {
     #[test]
     fn a_section_is_read() {
         let (plan, problems) = compiled(
-            "max_wait: 30s\nproviders:\n  openai: {url: https://api.openai.com}\n  \
+            "max_wait: 30s\nproviders:\n  openai: {url: https://api.openai.com, preset: openai}\n  \
              eu: {url: 'http://127.0.0.1:9/base/', prefix: /openai/eu/, max_wait: 5s, policy: p.yaml}",
         );
         assert!(problems.is_empty(), "{problems:?}");
@@ -187,6 +200,7 @@ mod tests {
         let [eu, openai] = &plan.providers[..] else { panic!("{plan:?}") };
         assert_eq!((eu.prefix.as_str(), eu.base.as_str()), ("/openai/eu", "/base"));
         assert_eq!((eu.max_wait.as_secs(), eu.origin.as_str()), (5, "http://127.0.0.1:9"));
+        assert!(eu.preset.is_none() && openai.preset.is_some_and(|preset| preset.name() == "openai"));
         assert_eq!((openai.prefix.as_str(), openai.base.as_str()), ("/openai", ""));
         assert_eq!((openai.max_wait.as_secs(), openai.client.response.as_secs()), (30, 600));
     }
@@ -196,7 +210,7 @@ mod tests {
     fn problems_are_reported_at_once() {
         let (_, problems) = compiled(
             "listen: here\nmax_wait: 2h\nproviders:\n  a: {url: 'ftp://x'}\n  b: {url: 'http://x?q', prefix: b}\n  \
-             c: {url: 'http://x', prefix: /d, timeouts: {response: soon}}\n  d: {url: 'http://x'}\n  'e f': {url: 'http://x'}",
+             c: {url: 'http://x', prefix: /d, preset: opnai, timeouts: {response: soon}}\n  d: {url: 'http://x'}\n  'e f': {url: 'http://x'}",
         );
         let expected = [
             "outbound.listen: \"here\" is no address; accepted: ",
@@ -204,6 +218,7 @@ mod tests {
             "outbound.providers.a.url: \"ftp://x\" is not complete; accepted: ",
             "outbound.providers.b.prefix: \"b\" is not accepted; accepted: a plain path such as /b",
             "outbound.providers.b.url: \"http://x?q\" has a query",
+            "outbound.providers.c.preset: \"opnai\" is not known; accepted: anthropic, ",
             "outbound.providers.c.timeouts.response: not a duration; accepted: ",
             "outbound.providers.d.prefix: it is another provider's",
             "outbound.providers.e f.name: accepted: ",

@@ -11,7 +11,7 @@ use tollgate::request::VALUE_BYTES_MAX;
 use tollgate::{Engine, Policy};
 use tollgate_gateway::listen::UpstreamBudget;
 use tollgate_gateway::{ClientFailure, ClientRequestBody, ClientResponseBody, UpstreamClient};
-use tollgate_outbound::{BoxError, Call, Outbound, OutboundBody, OutboundLayer, OutboundService, Replay, Settings};
+use tollgate_outbound::{BoxError, Call, CopyBody, Outbound, OutboundBody, OutboundLayer, OutboundService, Settings};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -21,6 +21,9 @@ use super::document::ProviderPlan;
 const PROVIDER: &str = "provider";
 /// The attribute that has the model that a call names.
 const MODEL: &str = "model";
+
+/// A policy with which only the limits of the provider hold.
+const NO_LIMITS: &str = "limits: []";
 
 /// The body of a provider's answer.
 pub(super) type ProviderBody = OutboundBody<ClientResponseBody>;
@@ -44,15 +47,19 @@ impl Provider {
         let failed = |problem: String| format!("outbound.providers.{}: {problem}", plan.name);
         let engine = match &plan.policy {
             Some(path) => Engine::open(path).map_err(|error| failed(format!("policy: {error}")))?,
-            None => Engine::builder().policy(no_limits().map_err(failed)?).build(),
+            None => {
+                let text = plan.preset.map_or(NO_LIMITS, |preset| preset.policy_text());
+                let policy = text.parse::<Policy>().map_err(|error| failed(format!("preset: {error}")))?;
+                Engine::builder().policy(policy).build()
+            }
         };
-        let mut settings = Settings::default();
+        let mut settings = plan.preset.map_or_else(Settings::default, |preset| preset.settings());
         settings.max_wait = plan.max_wait;
         let outbound = Outbound::new(engine, settings);
         let client = UpstreamClient::new(&plan.client, links).map_err(failed)?;
         let name = plan.name.clone();
         let layer = OutboundLayer::builder(outbound.clone())
-            .replay(KeepWhole)
+            .copy_body(KeepWhole)
             .describe(move |_, call| call.with(PROVIDER, name.as_str()))
             .unsent(|error| matches!(error.downcast_ref(), Some(ClientFailure::NotSent(_))))
             .build();
@@ -73,16 +80,11 @@ impl Provider {
     }
 }
 
-/// A policy without limits: only those of the provider hold.
-fn no_limits() -> Result<Policy, String> {
-    "limits: []".parse().map_err(|error| format!("{error}"))
-}
-
 /// Keeps the bodies that are here as a whole for another attempt.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeepWhole;
 
-impl Replay<ClientRequestBody> for KeepWhole {
+impl CopyBody<ClientRequestBody> for KeepWhole {
     fn copy(&self, body: &ClientRequestBody) -> Option<ClientRequestBody> {
         match body {
             ClientRequestBody::Whole(bytes) => Some(ClientRequestBody::Whole(bytes.clone())),

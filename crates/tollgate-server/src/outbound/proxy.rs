@@ -112,12 +112,13 @@ fn samples(provider: &Provider) -> Vec<Sample> {
     let numbers = [
         (&names::OUTBOUND_CALLS, totals.calls),
         (&names::OUTBOUND_WAITED, totals.waited),
-        (&names::OUTBOUND_WAITED_SECONDS, totals.waited_for.as_micros() / 1_000_000),
+        (&names::OUTBOUND_WAIT_SECONDS, totals.waited_for.as_micros() / 1_000_000),
         (&names::OUTBOUND_REFUSED, totals.refused),
         (&names::OUTBOUND_THROTTLED, totals.throttled),
         (&names::OUTBOUND_FAILED, totals.failed),
         (&names::OUTBOUND_RETRIES, totals.retries),
         (&names::OUTBOUND_WAITING, most(|bucket| bucket.waiting as u64)),
+        (&names::OUTBOUND_IN_FLIGHT, most(|bucket| bucket.in_flight)),
         (&names::OUTBOUND_FROZEN, buckets.iter().filter(|bucket| bucket.frozen.is_some()).count() as u64),
     ];
     let label = Some((names::label::PROVIDER, provider.label));

@@ -10,4 +10,6 @@ mod layer;
 mod fuzz;
 mod learning;
 mod presets;
+mod report;
+mod spread;
 mod waiting;

@@ -104,7 +104,7 @@ pub mod fuzzing {
     pub use crate::http1::framed;
 }
 
-pub use arrival::Taking;
+pub use arrival::RequestSettings;
 pub use client::{ClientFailure, ClientPlan, ClientRequestBody, ClientResponseBody, UpstreamClient};
 pub use connection::connection;
 pub use field_rules::HeaderNames;

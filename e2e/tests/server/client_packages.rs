@@ -73,7 +73,9 @@ impl Installed {
 
     /// Checks the types of every `.ts` file in the folder, and makes JavaScript of them.
     fn compile(&self) {
-        succeeds(Command::new(cached("node/node_modules/.bin/tsc")).args(["-p", "."]).current_dir(&self.folder.0));
+        succeeds(
+            Command::new(cached("node/node_modules/.bin/tsc")).args(["-p", "."]).current_dir(&self.folder.0),
+        );
     }
 
     fn node(&self, name: &str) -> Command {
@@ -175,7 +177,9 @@ fn the_middleware_of_fastapi_limits() {
     installed.mypy(&installed.folder.write("guide_app.py", &app));
     let port = free_port();
     let mut uvicorn = installed.command("uvicorn");
-    uvicorn.args(["guide_app:app", "--log-level", "warning", "--port", &port.to_string()]).stderr(Stdio::null());
+    uvicorn
+        .args(["guide_app:app", "--log-level", "warning", "--port", &port.to_string()])
+        .stderr(Stdio::null());
     assert_limits(&Proxy::start(uvicorn, port), server);
 }
 
@@ -184,10 +188,16 @@ fn the_middleware_of_fastapi_limits() {
 fn the_typescript_client_works() {
     let (installed, server) = (Installed::typescript("typescript-client"), Server::start(POLICY));
     let (built, package) = (installed.folder.0.join("dist"), file("clients/typescript"));
-    succeeds(Command::new(cached("node/node_modules/.bin/tsc")).arg("-p").arg(&package).arg("--outDir").arg(&built));
+    succeeds(
+        Command::new(cached("node/node_modules/.bin/tsc"))
+            .arg("-p")
+            .arg(&package)
+            .arg("--outDir")
+            .arg(&built),
+    );
     for name in ["index.js", "index.d.ts", "express.js", "express.d.ts"] {
-        let [built, shipped] =
-            [built.join(name), package.join("dist").join(name)].map(|path| std::fs::read_to_string(path).unwrap());
+        let [built, shipped] = [built.join(name), package.join("dist").join(name)]
+            .map(|path| std::fs::read_to_string(path).unwrap());
         assert!(built == shipped, "dist/{name} is old: run `npm run build` in clients/typescript");
     }
     let program = file("e2e/clients/typescript_client.ts");

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{EXPECT, HOST, HeaderValue};
+use http::header::EXPECT;
 use http::{Request, Response, Version};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
@@ -50,7 +50,6 @@ pub struct UpstreamClient(Arc<ClientShared>);
 
 struct ClientShared {
     upstream: Upstream,
-    host: HeaderValue,
     idle: Duration,
 }
 
@@ -104,12 +103,11 @@ impl UpstreamClient {
         };
         let upstream = route.upstreams.first().ok_or("it has no server")?;
         let upstream = Upstream::new(upstream, &route, links, None)?;
-        let host = HeaderValue::from_str(&plan.target.authority()).map_err(|error| error.to_string())?;
-        Ok(Self(Arc::new(ClientShared { upstream, host, idle: timeouts.idle })))
+        Ok(Self(Arc::new(ClientShared { upstream, idle: timeouts.idle })))
     }
 
-    /// Sends a request, and waits for the head of its answer. Its target is a path, and it is sent with the name of the
-    /// server as its host. Fields that belong to one connection are removed, from the answer as well.
+    /// Sends a request, and waits for the head of its answer. Its target is a path, and `Host` names the server
+    /// ([`Target::authority`]). Fields that belong to one connection are removed, from the answer as well.
     ///
     /// # Errors
     /// When no answer comes.
@@ -121,7 +119,6 @@ impl UpstreamClient {
         let (mut parts, body) = request.into_parts();
         fields::drop_hops(&mut parts.headers);
         parts.headers.remove(EXPECT); // The body is sent at once.
-        parts.headers.insert(HOST, shared.host.clone());
         parts.extensions.clear();
         let body = match body {
             ClientRequestBody::Whole(bytes) => RequestBody::from(bytes),

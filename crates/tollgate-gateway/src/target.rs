@@ -46,7 +46,8 @@ impl FromStr for Target {
 
 impl Target {
     /// The host, and the port where it is not that of the scheme.
-    pub(crate) fn authority(&self) -> String {
+    #[must_use]
+    pub fn authority(&self) -> String {
         let (open, close) = if self.host.contains(':') { ("[", "]") } else { ("", "") };
         let usual = if self.is_secure { 443 } else { 80 };
         let port = if self.port == usual { String::new() } else { format!(":{}", self.port) };

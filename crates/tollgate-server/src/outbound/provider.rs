@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response};
 use serde::Deserialize;
 use tollgate::request::VALUE_BYTES_MAX;
 use tollgate::{Engine, Policy};
@@ -31,6 +31,8 @@ pub(super) type ProviderBody = OutboundBody<ClientResponseBody>;
 /// An API, and the calls to it.
 pub(super) struct Provider {
     pub(super) plan: ProviderPlan,
+    /// Its host, as the limits and the calls name it.
+    pub(super) host: HeaderValue,
     /// Its name as a label of metrics.
     pub(super) label: &'static str,
     client: UpstreamClient,
@@ -63,9 +65,11 @@ impl Provider {
             .describe(move |_, call| call.with(PROVIDER, name.as_str()))
             .unsent(|error| matches!(error.downcast_ref(), Some(ClientFailure::NotSent(_))))
             .build();
+        let host = HeaderValue::from_str(&plan.client.target.authority());
+        let host = host.map_err(|error| failed(format!("url: {error}")))?;
         // The few names of the config live as long as the process.
         let label = plan.name.clone().leak();
-        Ok(Self { service: layer.layer(SendService(client.clone())), label, client, outbound, plan })
+        Ok(Self { service: layer.layer(SendService(client.clone())), host, label, client, outbound, plan })
     }
 
     /// Closes connections that were idle too long.

@@ -81,7 +81,7 @@ impl OutboundProxy {
             Ok(call) => call,
             Err(problem) => return own(OwnAnswer::wrong(AnswerKind::Invalid, problem)),
         };
-        let request = match prepared(request, target, call).await {
+        let request = match prepared(request, (target, &provider.host), call).await {
             Ok(request) => request,
             Err(problem) => return own(OwnAnswer::wrong(AnswerKind::Invalid, problem)),
         };
@@ -168,10 +168,11 @@ fn call_of(headers: &HeaderMap) -> Result<Call, String> {
 /// The request as the provider gets it. A body of moderate size is read as a whole, so that it can be sent again.
 async fn prepared(
     request: Request<Incoming>,
-    target: String,
+    (target, host): (String, &HeaderValue),
     call: Call,
 ) -> Result<Request<ClientRequestBody>, String> {
     let (mut parts, body) = request.into_parts();
+    parts.headers.insert(HOST, host.clone());
     parts.uri = Uri::try_from(target).map_err(|_| "the path is not one that can be sent on".to_owned())?;
     for name in [&MAX_WAIT, &PRIORITY, &COST] {
         parts.headers.remove(name);

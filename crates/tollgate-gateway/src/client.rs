@@ -130,7 +130,7 @@ impl UpstreamClient {
         if matches!(sent, Err(UpstreamFailure::Stale)) && outgoing.upload.is_whole() {
             sent = shared.upstream.send(&outgoing, IdleConnections::Skipped).await;
         }
-        let (mut response, place) = sent.map_err(|failure| ClientFailure::of(&failure))?;
+        let (mut response, slots) = sent.map_err(|failure| ClientFailure::of(&failure))?;
         outgoing.upload.answered();
         *response.version_mut() = Version::HTTP_11;
         let framed = "its answer is framed in a way that is not read here";
@@ -138,7 +138,7 @@ impl UpstreamClient {
             .ok_or_else(|| ClientFailure::Unanswered(framed.to_owned()))?;
         let idle = shared.idle;
         Ok(response
-            .map(|body| ClientResponseBody(Download { body, idle, waiting: None, _place: place })))
+            .map(|body| ClientResponseBody(Download { body, idle, waiting: None, _slots: slots })))
     }
 
     /// Closes connections that were idle for too long.

@@ -133,7 +133,11 @@ async fn serve(mut prepared: Prepared, console: &mut Console) -> Result<(), Stri
         .map_err(|error| format!("signals cannot be received: {}", disk::plain_cause(&error)))?;
     let settings = &mut prepared.settings;
     let config = &mut settings.config;
-    let proxying = Proxying { routes: take(&mut config.routes), taking: take(&mut config.taking) };
+    let proxying = Proxying {
+        routes: take(&mut config.routes),
+        outbound: take(&mut config.outbound),
+        taking: take(&mut config.taking),
+    };
     let listeners = Listeners::bind(&settings.listen, &proxying.routes).await?;
     let (delay, traces) = (settings.drain_delay, settings.traces.take());
     let (clock, tls) = (prepared.clock.clone(), prepared.tls.clone());

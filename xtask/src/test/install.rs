@@ -14,6 +14,9 @@ const EXPRESS: &str = "5.3.0";
 /// What builds and checks `clients/typescript`.
 const TYPESCRIPT: &str = "7.0.2";
 const EXPRESS_TYPES: &str = "5.0.6";
+/// The clients of APIs that the outbound proxy stands before.
+const PYTHON_SDKS: &[&str] = &["openai==3.51.0", "anthropic==2.10.0"];
+const OCTOKIT: &str = "5.0.5";
 /// A Redis client, and the program that tries out the description of the HTTP interface.
 const PYTHON_CLIENTS: &[&str] = &["redis==8.1.0", "schemathesis==4.32.5"];
 /// Flask and Django, each with what serves it.
@@ -55,6 +58,8 @@ pub(crate) fn programs(shell: &mut Shell) -> Done {
     python_packages(shell, ".cache/frameworks", PYTHON_FRAMEWORKS)?;
     node_package(shell, "ioredis", IOREDIS)?;
     python_packages(shell, ".cache/clients", PYTHON_PACKAGE)?;
+    python_packages(shell, ".cache/sdks", PYTHON_SDKS)?;
+    node_package(shell, "octokit", OCTOKIT)?;
     node_package(shell, "express", EXPRESS)?;
     node_package(shell, "typescript", TYPESCRIPT)?;
     node_package(shell, "@types/express", EXPRESS_TYPES)?;

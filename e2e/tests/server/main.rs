@@ -37,6 +37,7 @@ mod new_cluster;
 mod nginx;
 mod openapi;
 mod operations;
+mod prometheus;
 mod redis_guide;
 mod resp_clients;
 mod resp_guide;

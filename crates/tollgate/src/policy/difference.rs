@@ -83,6 +83,7 @@ impl Policy {
             compared: _,
             index: _,
             credentials: _,
+            positions: _,
             warnings: _,
         } = self;
         let fields = [

@@ -14,7 +14,7 @@ use crate::cli::DiffArguments;
 use crate::console::Console;
 use crate::control::admin::{changes, fields};
 use crate::disk;
-use crate::operate::{Client, blocking, show_fields};
+use crate::operate::{Client, blocking, cell, show_fields, table};
 use crate::policy_file;
 use crate::policy_file::Rules;
 use crate::replay;
@@ -166,7 +166,8 @@ fn show_decisions(tallied: &Value, console: &mut Console) {
         .collect();
     if !rows.is_empty() {
         console.line("\nkeys with the most changes:");
-        table(&["newly denied", "newly allowed", "limit", "key"], &rows, console);
+        let titles = ["newly denied", "newly allowed", "limit", "key"];
+        table(&titles, &rows, console.cut()).into_iter().for_each(|line| console.line(line));
     }
 }
 

@@ -389,6 +389,7 @@ impl Policy {
             compared: Vec::new(),
             credentials: CredentialAttributes::default(),
             index: LimitIndex::default(),
+            positions: Vec::new(),
             warnings: Findings::default(),
         }
     }

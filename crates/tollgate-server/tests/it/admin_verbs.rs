@@ -250,6 +250,8 @@ fn a_candidate_is_compared_on_a_trace() {
         "changed a: burst\n  - a: each k may make 2 requests a minute on average, 2 at once and at most 4 in any minute\n  + a: each k may make 2 requests a minute on average, 1 at once and at most 3 in any minute\n",
         "added b\n  + b: everybody together",
         "1 unchanged",
+        "keys with the most changes:\nnewly denied  newly allowed  limit  key\n",
+        "             0              a      k=",
     ] {
         assert!(text.contains(expected), "{expected:?} is not in {text}");
     }
@@ -314,6 +316,9 @@ fn a_candidate_is_compared_on_live_requests() {
         (&true.into(), &7.into(), &3.into(), &3.into()),
         "{standing}"
     );
+    let key = &standing["keys"][0];
+    assert_eq!((&key["limit"], &key["newly_denied"], &key["newly_allowed"]), (&"per-key".into(), &3.into(), &0.into()));
+    assert!(key["key"].as_str().is_some_and(|key| key.starts_with("api_key=")), "{standing}");
     assert!(
         ask(&server, TOKEN, "POST", "/admin/v1/policy/diff?for=1s", POLICY)
             .problem(409)

@@ -8,7 +8,7 @@ use crate::policy::exact::is_client;
 use crate::policy::expression::Expression;
 use crate::policy::failures::Failures;
 use crate::policy::fields::{self, Fields};
-use crate::policy::finding::{Problem, Report, quoted};
+use crate::policy::finding::{Position, Problem, Report, quoted};
 use crate::policy::limit::{Consistency, Cost, Limit, Mode, QuotaIndex, Quotas};
 use crate::policy::pattern::NO_ADDRESS;
 use crate::policy::positions::LimitPositions;

@@ -243,11 +243,15 @@ fn a_key_has_one_row_after_shadow_becomes_enforce() {
     let time = ManualClock::new();
     let policy = "limits: [{name: a, by: [k], rate: 1/h, mode: shadow}]";
     let service = service(&time, policy);
-    let four = || (0..4).for_each(|_| ask(&service, &[("k", "x")], Protocol::Http, time.now()));
-    four();
+    let four_requests = || {
+        for _ in 0..4 {
+            ask(&service, &[("k", "x")], Protocol::Http, time.now());
+        }
+    };
+    four_requests();
     let enforced = compiled(&policy.replace("shadow", "enforce"));
     service.replace(Rules::Native(enforced), time.now()).unwrap();
-    four();
+    four_requests();
     let top = service.meter.top(10);
     assert_eq!(top.len(), 1, "{top:?}");
     assert_eq!((top[0].decisions, top[0].denied, top[0].would_deny), (8, 3, 3));

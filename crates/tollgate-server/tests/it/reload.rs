@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use tollgate_testkit::{Scratch, rest, until};
 
-use crate::admin::{TOKEN, operate};
+use crate::admin::TOKEN;
+use crate::admin_verbs::operate;
 use crate::program::{Server, run, stderr, stdout, tollgate};
 use crate::raw_http::{Response, request};
 

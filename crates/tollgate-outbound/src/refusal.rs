@@ -44,7 +44,9 @@ pub enum Refusal {
         until: Timestamp,
     },
     /// Too many calls wait for the same bucket.
-    #[error("{bucket}: {waiting} calls wait already, and the queue takes no more; call less often or allow a longer queue")]
+    #[error(
+        "{bucket}: {waiting} calls wait already, and the queue takes no more; call less often or allow a longer queue"
+    )]
     QueueFull {
         /// The bucket.
         bucket: String,

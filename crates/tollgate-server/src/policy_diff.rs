@@ -95,12 +95,8 @@ fn changed_keys(newly_denied: &[TouchedKey], freed: &[TouchedKey]) -> Vec<Change
     for (key, newly_denied, newly_allowed) in denied.chain(freed.iter().map(|key| (key, 0, key.denied))) {
         let named = (key.limit.clone(), key.key.clone());
         let (limit, text) = named.clone();
-        let changed = keys.entry(named).or_insert(ChangedKey {
-            limit,
-            key: text,
-            newly_denied: 0,
-            newly_allowed: 0,
-        });
+        let changed =
+            keys.entry(named).or_insert(ChangedKey { limit, key: text, newly_denied: 0, newly_allowed: 0 });
         changed.newly_denied += newly_denied;
         changed.newly_allowed += newly_allowed;
     }

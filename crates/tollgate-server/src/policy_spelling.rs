@@ -67,8 +67,14 @@ pub(crate) fn misspelt(doubts: Doubts<'_>, reader: &Reader) -> Vec<Finding> {
 /// The names that decide whether a limit applies, each with where it stands.
 fn names(limit: &Limit) -> impl Iterator<Item = (String, &str)> {
     let by = limit.by().iter().enumerate().map(|(index, by)| (format!("by[{index}]"), By::name(by)));
-    let mentioned = limit.when().iter().flat_map(Condition::mentioned);
-    by.chain(mentioned.map(|name| (format!("when.{name}"), name)))
+    let when = limit.when().iter().flat_map(|condition| {
+        let place = move |name: &str| match condition {
+            Condition::OneOf { .. } => format!("when.{name}"),
+            Condition::Holds(_) => "when".to_owned(),
+        };
+        condition.mentioned().map(move |name| (place(name), name))
+    });
+    by.chain(when)
 }
 
 /// The values of a condition on the method.

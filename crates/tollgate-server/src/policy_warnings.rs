@@ -236,12 +236,15 @@ mod tests {
         };
         let failures = exception_text("count: failures", Ends::Unknown);
         assert!(
-            failures.starts_with("p:1:57: warning: limits[0] \"login\".count: RLS, RLQS, RESP and /v1/authz"),
+            failures.starts_with("p:1:52: warning: limits[0] \"login\".count: RLS, RLQS, RESP and /v1/authz"),
             "{failures}"
         );
         assert_eq!(exception_text("count: failures", Ends::Seen), "");
         let block = exception_text("block_for: 10m", Ends::Seen);
-        assert!(block.starts_with("p:1:61: warning: limits[0] \"login\".block_for: while a shared store is away"), "{block}");
+        assert!(
+            block.starts_with("p:1:56: warning: limits[0] \"login\".block_for: while a shared store is away"),
+            "{block}"
+        );
         assert_eq!(exception_text("block_for: 10m, on_store_failure: deny", Ends::Seen), "");
         assert_eq!(exception_text("block_for: 10m, count: failures, mode: off", Ends::Unknown), "");
     }

@@ -83,7 +83,8 @@ fn prometheus_reads_the_metrics_and_answers_the_panels() {
     until("the alerts are evaluated", || {
         let answer = prometheus.get("/api/v1/rules", &[]);
         let groups = answer["data"]["groups"].as_array()?.clone();
-        let rules: Vec<Value> = groups.iter().flat_map(|group| group["rules"].as_array().unwrap().clone()).collect();
+        let rules: Vec<Value> =
+            groups.iter().flat_map(|group| group["rules"].as_array().unwrap().clone()).collect();
         assert!(rules.iter().all(|rule| rule["health"] != "err"), "{rules:?}");
         assert_eq!(rules.len(), alerts.matches("- alert: ").count());
         rules.iter().all(|rule| rule["health"] == "ok").then_some(())
@@ -92,7 +93,8 @@ fn prometheus_reads_the_metrics_and_answers_the_panels() {
     let (mut found, mut answered) = (Vec::new(), 0);
     queries(&dashboard(), &mut found);
     for query in &found {
-        let query = query.replace("$__rate_interval", "1m").replace("$instance", ".*").replace("$limit", ".*");
+        let query =
+            query.replace("$__rate_interval", "1m").replace("$instance", ".*").replace("$limit", ".*");
         answered += usize::from(!prometheus.query(&query).is_empty());
     }
     assert!(answered * 2 > found.len(), "only {answered} of {} panels have a number", found.len());

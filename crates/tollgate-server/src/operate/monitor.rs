@@ -63,7 +63,8 @@ pub(super) async fn top(arguments: &TopArguments, console: &mut Console) -> Resu
                 nodes => nodes + 1,
             };
             // A policy file that is not active has a line, its problems, and an empty line.
-            let about_policy = answer["policy"]["error"]["text"].as_str().map_or(0, |text| text.lines().count() + 2);
+            let about_policy =
+                answer["policy"]["error"]["text"].as_str().map_or(0, |text| text.lines().count() + 2);
             frame.rows = screen.rows().saturating_sub(FRAME_LINES + about_nodes + about_policy);
         }
         if screen.is_watched && !arguments.server.json {

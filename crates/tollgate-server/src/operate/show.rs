@@ -126,6 +126,7 @@ fn verdict(answer: &Value, console: &mut Console) {
 
 /// Prints the answer of `get`.
 pub(super) fn state(answer: &Value, console: &mut Console) {
+    policy_trouble(answer, console);
     verdict(answer, console);
     throttled(answer, console);
     let limits = list(answer, "limits");

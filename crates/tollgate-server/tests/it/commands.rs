@@ -34,7 +34,7 @@ fn check_warns_of_limits_by_credential_only() {
         let printed = printed(&doubtful);
         assert!(
             printed.starts_with(
-                "<stdin>:1:31: warning: limits[0] \"per-key\".by: counts by api_key, which a stranger can invent"
+                "<stdin>:1:30: warning: limits[0] \"per-key\".by: counts by api_key, which a stranger can invent"
             ),
             "{printed}"
         );

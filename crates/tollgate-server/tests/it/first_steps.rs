@@ -64,7 +64,11 @@ fn first_files_replace_no_schema() {
     fs::write(folder.path("policy.schema.json"), "mine").unwrap();
     let output = within(&folder, &["init", "api"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(stderr(&output).contains("policy.schema.json: is there already with other text"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("policy.schema.json: is there already with other text"),
+        "{}",
+        stderr(&output)
+    );
     assert_eq!(fs::read_to_string(folder.path("policy.schema.json")).unwrap(), "mine");
     assert!(stdout(&output).contains("config.schema.json written"), "{}", stdout(&output));
     for file in ["policy.yaml", "policy.test.yaml", "config.yaml", "policy.schema.json"] {

@@ -336,7 +336,10 @@ fn averaged(rate: Rate, burst: u64, noun: &str) -> String {
     let amount = counted(rate.units(), noun);
     let (on_average, at_once) = (each(rate.period()), number(burst));
     let at_most = number(burst.saturating_add(rate.units()));
-    format!("{amount} {on_average} on average, {at_once} at once and at most {at_most} in any {}", span(rate.period()))
+    format!(
+        "{amount} {on_average} on average, {at_once} at once and at most {at_most} in any {}",
+        span(rate.period())
+    )
 }
 
 fn windowed(window: &FixedWindow, noun: &str) -> String {

@@ -142,7 +142,11 @@ fn changes_of_the_whole_file_are_reported() {
 #[test]
 fn fields_that_did_not_change_are_not_named() {
     for (before, after, wanted) in [
-        ("by: [t], tier_by: p, tiers: {x: 1/s, y: 9/s}", "by: [t], tier_by: p, tiers: {x: 2/s, y: 9/s}", "tiers"),
+        (
+            "by: [t], tier_by: p, tiers: {x: 1/s, y: 9/s}",
+            "by: [t], tier_by: p, tiers: {x: 2/s, y: 9/s}",
+            "tiers",
+        ),
         (
             "by: [t], tier_by: p, tiers: {x: 1/s burst 5, y: 9/s}",
             "by: [t], tier_by: p, tiers: {x: 1/s burst 6, y: 9/s}",
@@ -153,7 +157,11 @@ fn fields_that_did_not_change_are_not_named() {
             "by: [t], rate: 1/s, burst: 6, overrides: {k: 2/s}",
             "burst",
         ),
-        ("by: [t], rate: 9/s, burst: 9, overrides: {k: 2/s}", "by: [t], rate: 9/s, overrides: {k: 2/s}", "burst"),
+        (
+            "by: [t], rate: 9/s, burst: 9, overrides: {k: 2/s}",
+            "by: [t], rate: 9/s, overrides: {k: 2/s}",
+            "burst",
+        ),
         ("by: [t], rate: 9/s, burst: 9", "by: [t], rate: 9/s", ""),
         ("by: [t], rate: 9/s burst 9", "by: [t], rate: 9/s", ""),
         ("by: [t], rate: 9/s burst 5", "by: [t], rate: 9/s, burst: 5", ""),
@@ -180,12 +188,12 @@ fn fields_that_did_not_change_are_not_named() {
             "by: [t], rate: unlimited, overrides: {k: 2/s}",
             "rate",
         ),
+        ("by: [t], tier_by: p, tiers: {x: 1/s}", "by: [t], rate: 1/s, tier_by: p, tiers: {x: 1/s}", "rate"),
         (
-            "by: [t], tier_by: p, tiers: {x: 1/s}",
-            "by: [t], rate: 1/s, tier_by: p, tiers: {x: 1/s}",
-            "rate",
+            "by: [t], concurrency: 5, overrides: {k: 9}",
+            "by: [t], concurrency: 6, overrides: {k: 9}",
+            "concurrency",
         ),
-        ("by: [t], concurrency: 5, overrides: {k: 9}", "by: [t], concurrency: 6, overrides: {k: 9}", "concurrency"),
     ] {
         let file = |limit: &str| policy(&format!("limits: [{{name: a, {limit}}}]"));
         for (one, other) in [(before, after), (after, before)] {

@@ -6,7 +6,10 @@ use super::{policy, warnings};
 #[test]
 fn limits_read_as_sentences() {
     for (fields, wanted) in [
-        ("rate: 1/min, by: ip", "each ip may make 1 request a minute on average, 1 at once and at most 2 in any minute"),
+        (
+            "rate: 1/min, by: ip",
+            "each ip may make 1 request a minute on average, 1 at once and at most 2 in any minute",
+        ),
         (
             "rate: 300 per 5m",
             "everybody together may make 300 requests every 5 minutes on average, 300 at once and at most 600 in any 5 minutes",

@@ -87,6 +87,14 @@ impl Prepared {
         Box::pin(async move { engine.decide(&mut self, request, now).await })
     }
 
+    /// The counters that the request is about: for each the name of its limit, and a hash of its key, which is that of
+    /// [`LimitStatus::key_hash`](crate::LimitStatus::key_hash).
+    pub fn counters(&self) -> impl Iterator<Item = (&str, u64)> {
+        let PreparedParts { active, matched, keys } = &*self.0;
+        let each = matched.matches.iter().zip(keys);
+        each.map(|(matched, key)| (active.policy.limits()[matched.limit as usize].name(), key.key.digest()))
+    }
+
     fn new(active: Arc<ActivePolicy>, matched: MatchedRequest, charges: &[Charge<'_>]) -> Self {
         let keys = charges.iter().map(CounterKey::from).collect();
         Self(Box::new(PreparedParts { active, matched, keys }))

@@ -16,6 +16,10 @@ use crate::proxy::{Folder, Proxy, free_port};
 /// Where `./test tools` puts it, unless the system has it.
 const PROMETHEUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../.cache/tools/bin/prometheus");
 
+/// Queries that have a number on a server that counts in memory. The others are about gateways, overload and shared
+/// stores.
+const ANSWERED_MIN: usize = 20;
+
 /// A running Prometheus.
 struct Prometheus(Proxy);
 
@@ -61,7 +65,7 @@ impl Prometheus {
 }
 
 /// Prometheus reads the metrics, and finds the decisions that were made. All alerts are loaded and evaluated without an
-/// error. Every panel's query is answered, and those about decisions have numbers.
+/// error. Every query of the dashboard is answered, and those about decisions have numbers.
 #[test]
 fn prometheus_reads_the_metrics_and_answers_the_panels() {
     let compose = Compose::read("examples/prometheus-grafana");
@@ -97,5 +101,5 @@ fn prometheus_reads_the_metrics_and_answers_the_panels() {
             query.replace("$__rate_interval", "1m").replace("$instance", ".*").replace("$limit", ".*");
         answered += usize::from(!prometheus.query(&query).is_empty());
     }
-    assert!(answered * 2 > found.len(), "only {answered} of {} panels have a number", found.len());
+    assert!(answered >= ANSWERED_MIN, "only {answered} of {} queries have a number", found.len());
 }

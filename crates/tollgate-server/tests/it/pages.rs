@@ -2,7 +2,6 @@
 
 use crate::admin;
 use crate::guide::{Last, blocks, first, follow_blocks, shell, succeeded};
-use crate::program::Server;
 use crate::proxy::Folder;
 
 const README: &str = include_str!("../../../../README.md");

@@ -39,7 +39,10 @@ impl Prometheus {
             .arg(format!("--storage.tsdb.path={}", folder.0.join("numbers").display()))
             .arg(format!("--web.listen-address=127.0.0.1:{port}"))
             .stderr(Stdio::null());
-        Self(Proxy::start(command, port))
+        let started = Proxy::start(command, port);
+        // It listens before it answers.
+        until("Prometheus is ready", || (started.get("/-/ready", "").status == 200).then_some(()));
+        Self(started)
     }
 
     fn get(&self, path: &str, form: &[String]) -> Value {

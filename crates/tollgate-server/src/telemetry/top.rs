@@ -160,9 +160,9 @@ impl Top {
     /// The most frequent keys, in descending order.
     pub(super) fn list(&self, most: usize) -> Vec<TopKey> {
         let windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut found: HashMap<Row<'_>, TopKey> = HashMap::new();
+        let mut found: HashMap<ListedKey<'_>, TopKey> = HashMap::new();
         for entry in windows.previous.entries().chain(windows.current.entries()) {
-            let key = found.entry(Row::of(entry)).or_insert_with(|| TopKey {
+            let key = found.entry(ListedKey::of(entry)).or_insert_with(|| TopKey {
                 limit: entry.limit.clone(),
                 key: entry.key.clone(),
                 attributes: Vec::new(),
@@ -196,12 +196,12 @@ impl Top {
 /// A row of the list. A limit counts its keys elsewhere while it is in shadow, but they stay the same keys. Keys whose
 /// text was shortened may be several.
 #[derive(PartialEq, Eq, Hash)]
-enum Row<'e> {
+enum ListedKey<'e> {
     Named { limit: &'e str, key: &'e str },
     Shortened(u64),
 }
 
-impl<'e> Row<'e> {
+impl<'e> ListedKey<'e> {
     fn of(entry: &'e SketchEntry) -> Self {
         match attributes_of(&entry.key) {
             Some(_) => Self::Named { limit: &entry.limit, key: &entry.key },

@@ -334,10 +334,10 @@ fn phrase(quota: &Quota, noun: &str) -> String {
 /// A bucket that fills while it is emptied, so that a period may have its burst and its rate.
 fn averaged(rate: Rate, burst: u64, noun: &str) -> String {
     let amount = counted(rate.units(), noun);
-    let (on_average, at_once) = (each(rate.period()), number(burst));
+    let (on_average, immediate) = (each(rate.period()), number(burst));
     let at_most = number(burst.saturating_add(rate.units()));
     format!(
-        "{amount} {on_average} on average, {at_once} at once and at most {at_most} in any {}",
+        "{amount} {on_average} on average, {immediate} at once and at most {at_most} in any {}",
         span(rate.period())
     )
 }

@@ -2,22 +2,24 @@
 //! those of a trace, on a clock that follows the trace, or those of a running server that evaluates both policies for a
 //! while.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tollgate::policy::{Difference, FILE_BYTES_MAX};
-use tollgate_sim::replay::{Comparison, Report};
+use tollgate_sim::replay::{Comparison, Report, TouchedKey};
 
 use crate::cli::DiffArguments;
 use crate::console::Console;
 use crate::control::admin::{changes, fields};
 use crate::disk;
-use crate::operate::{Client, blocking, show_fields};
+use crate::operate::{Client, blocking, cell, show_fields, table};
 use crate::policy_file;
 use crate::policy_file::Rules;
 use crate::replay;
 use crate::service::comparison::Tallied;
+use crate::telemetry::{ChangedKey, most_changed};
 use crate::text::plain;
 use crate::{FAILURE, SUCCESS, USAGE};
 
@@ -81,8 +83,24 @@ fn tallied(report: &Report) -> Tallied {
         for (limit, count) in newly_denied.by_limit.iter().chain(&freed.by_limit) {
             *tallied.by_limit.entry(limit.clone()).or_default() += count;
         }
+        tallied.keys = most_changed(changed_keys(&newly_denied.top, &freed.top));
     }
     tallied
+}
+
+/// The keys that either policy denies alone.
+fn changed_keys(newly_denied: &[TouchedKey], freed: &[TouchedKey]) -> Vec<ChangedKey> {
+    let mut keys: BTreeMap<(String, String), ChangedKey> = BTreeMap::new();
+    let denied = newly_denied.iter().map(|key| (key, key.denied, 0));
+    for (key, newly_denied, newly_allowed) in denied.chain(freed.iter().map(|key| (key, 0, key.denied))) {
+        let named = (key.limit.clone(), key.key.clone());
+        let (limit, text) = named.clone();
+        let changed =
+            keys.entry(named).or_insert(ChangedKey { limit, key: text, newly_denied: 0, newly_allowed: 0 });
+        changed.newly_denied += newly_denied;
+        changed.newly_allowed += newly_allowed;
+    }
+    keys.into_values().collect()
 }
 
 fn report_json(difference: &Difference, tallied: Option<&Tallied>, console: &mut Console) {
@@ -129,6 +147,23 @@ fn show_decisions(tallied: &Value, console: &mut Console) {
     ));
     for (limit, count) in tallied["by_limit"].as_object().into_iter().flatten() {
         console.line(format_args!("  {count} by {}", plain(limit)));
+    }
+    let count = |key: &Value, name: &str| key[name].as_u64().unwrap_or_default().to_string();
+    let text = |key: &Value, name: &str| cell(key[name].as_str().unwrap_or_default());
+    let rows: Vec<Vec<String>> = tallied["keys"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|key| {
+            let numbers = ["newly_denied", "newly_allowed"].map(|name| count(key, name));
+            let texts = ["limit", "key"].map(|name| text(key, name));
+            numbers.into_iter().chain(texts).collect()
+        })
+        .collect();
+    if !rows.is_empty() {
+        console.line("\nkeys with the most changes:");
+        let titles = ["newly denied", "newly allowed", "limit", "key"];
+        table(&titles, &rows, console.cut()).into_iter().for_each(|line| console.line(line));
     }
 }
 

@@ -22,6 +22,7 @@ mod histogram;
 mod ledger;
 mod sketch;
 mod top;
+mod changed_keys;
 mod unlimited;
 mod events;
 mod recent;
@@ -41,6 +42,7 @@ pub(crate) mod trace;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use changed_keys::{ChangedKey, ChangedKeys, most_changed};
 pub(crate) use compat::{Key, RuleVerdict};
 pub(crate) use connections::Open;
 pub(crate) use exposition::METRICS_TYPE;

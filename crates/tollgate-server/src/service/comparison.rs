@@ -14,6 +14,7 @@ use tollgate::{
 };
 
 use super::holds::Id;
+use crate::telemetry::{ChangedKey, ChangedKeys};
 
 /// Memory for the counters of each of the two policies.
 const MEMORY_BYTES: u64 = 16 << 20;
@@ -28,6 +29,7 @@ pub(crate) struct Tally {
     newly_allowed: AtomicU64,
     /// Changes by the limit that denies, in the policy that denies. Locked only when two decisions differ.
     causes: Mutex<BTreeMap<String, u64>>,
+    keys: ChangedKeys,
 }
 
 /// A tally for output.
@@ -39,20 +41,24 @@ pub(crate) struct Tallied {
     pub(crate) newly_allowed: u64,
     /// How many changes each limit causes.
     pub(crate) by_limit: BTreeMap<String, u64>,
+    /// The keys with the most changes.
+    pub(crate) keys: Vec<ChangedKey>,
 }
 
 impl Tally {
     /// Compares a decision of the old policy with one of the new policy.
-    pub(crate) fn count(&self, old: &Decision, new: &Decision) {
+    pub(crate) fn count(&self, request: &CheckRequest<'_>, old: &Decision, new: &Decision, now: Timestamp) {
         // Relaxed throughout: the counters guard no other memory.
         self.decisions.fetch_add(1, Ordering::Relaxed);
         let denied = match (old.is_allowed(), new.is_allowed()) {
             (true, false) => {
                 self.newly_denied.fetch_add(1, Ordering::Relaxed);
+                self.keys.newly_denied(new, request, now);
                 new
             }
             (false, true) => {
                 self.newly_allowed.fetch_add(1, Ordering::Relaxed);
+                self.keys.newly_allowed(old, request);
                 old
             }
             _ => return,
@@ -75,6 +81,7 @@ impl Tally {
             newly_denied,
             newly_allowed,
             by_limit: self.causes.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            keys: self.keys.list(),
         }
     }
 }
@@ -106,7 +113,7 @@ impl Pair {
     pub(crate) fn ask(&self, request: &CheckRequest<'_>, now: Timestamp, tally: &Tally) {
         // Both count in memory, which never waits.
         if let (Ok(old), Ok(new)) = (self.old.try_check(request, now), self.new.try_check(request, now)) {
-            tally.count(&old, &new);
+            tally.count(request, &old, &new, now);
         }
     }
 }

@@ -68,7 +68,7 @@ fn the_built_in_policy_is_explained() {
         "such a request passes now",
         "per-key: passes, 200 of 200 left",
         "(the tier plan=free)",
-        "- with plan=pro it may make 100 requests a second on average and 200 at once",
+        "- with plan=pro it may make 100 requests a second on average, 200 at once and at most 300 in any second",
         "login: does not apply",
         "- the request has no ip",
         "- method is \"GET\", and it applies to POST",
@@ -247,9 +247,11 @@ fn a_candidate_is_compared_on_a_trace() {
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     for expected in [
-        "changed a: burst\n  - a: each k may make 2 requests a minute on average and 2 at once\n  + a: each k may make 2 requests a minute on average and 1 at once\n",
+        "changed a: burst\n  - a: each k may make 2 requests a minute on average, 2 at once and at most 4 in any minute\n  + a: each k may make 2 requests a minute on average, 1 at once and at most 3 in any minute\n",
         "added b\n  + b: everybody together",
         "1 unchanged",
+        "keys with the most changes:\nnewly denied  newly allowed  limit  key\n",
+        "1             0              a      x\n",
     ] {
         assert!(text.contains(expected), "{expected:?} is not in {text}");
     }
@@ -314,6 +316,12 @@ fn a_candidate_is_compared_on_live_requests() {
         (&true.into(), &7.into(), &3.into(), &3.into()),
         "{standing}"
     );
+    let key = &standing["keys"][0];
+    assert_eq!(
+        (&key["limit"], &key["newly_denied"], &key["newly_allowed"]),
+        (&"per-key".into(), &3.into(), &0.into())
+    );
+    assert!(key["key"].as_str().is_some_and(|key| key.starts_with("api_key=")), "{standing}");
     assert!(
         ask(&server, TOKEN, "POST", "/admin/v1/policy/diff?for=1s", POLICY)
             .problem(409)

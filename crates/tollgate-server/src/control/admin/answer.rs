@@ -32,6 +32,7 @@ use crate::control::ControlPlane;
 use crate::identity::Word;
 use crate::problem::AdminProblem;
 use crate::problem::{Kind, Problem};
+use crate::readiness::PolicyReport;
 use crate::request_body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
 use crate::request_json::JsonRequest;
 use crate::service::comparison::ComparisonStatus;
@@ -205,13 +206,18 @@ impl ControlPlane {
             ruled: single.get(limit.name()).copied(),
             holds: self.service.engine.operator().overrides(act.now).of(limit),
         };
-        let mut view = LimitsView::new(&policy, all, holding, &blocks, act.wall);
+        let mut view = LimitsView::new(&policy, self.policy_report(act), all, holding, &blocks, act.wall);
         view.overload = self.overload_overrides(act);
         match self.service.compat() {
             // In that case the engine's own policy is only a guard, so it is not shown.
             Some(compat) => AdminAnswer::json(&view.of_compat(&compat.rules)),
             None => AdminAnswer::json(&view),
         }
+    }
+
+    /// The active policy, and why the file on disk is another one, while that is so.
+    pub(super) fn policy_report(&self, act: &Act<'_>) -> PolicyReport {
+        PolicyReport::of(&self.reloader.status(), act.wall)
     }
 
     pub(super) async fn explain(
@@ -244,6 +250,7 @@ impl ControlPlane {
         let throttled = self.service.throttled(&request, act.now);
         let mut view =
             ExplanationView::new(as_read.as_ref().unwrap_or(&as_given), depth, &throttled, act.wall);
+        view.policy = Some(self.policy_report(act)).filter(PolicyReport::has_error);
         view.is_stranger = known.is_stranger();
         view.digests = self.digests(&given, &request);
         view.doubt = self.doubt(&given);

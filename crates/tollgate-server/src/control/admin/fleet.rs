@@ -194,7 +194,7 @@ impl ControlPlane {
                 let most = query.number("limit", LISTED.0, LISTED.1)?;
                 let (keys, since) = (self.service.meter.top(most), self.service.meter.top_since());
                 let since = if keys.is_empty() { act.now } else { since.min(act.now) };
-                AdminAnswer::json(&TopView::new(&keys, since, act.now, act.wall))
+                AdminAnswer::json(&TopView::new(&keys, since, self.policy_report(act), act.now, act.wall))
             }
         }
     }
@@ -286,7 +286,7 @@ fn merged(verb: Verb, own: Value, mut answers: Vec<NodeAnswer>, most: usize) -> 
     let mut view = match verb {
         Verb::Top => json!({
             "at": own["at"], "window_seconds": own["window_seconds"], "since": own["since"],
-            "summed_over": answered,
+            "policy": own["policy"], "summed_over": answered,
             "keys": summed(&answers, most),
         }),
         Verb::Audit => json!({ "entries": entries(&answers, most) }),

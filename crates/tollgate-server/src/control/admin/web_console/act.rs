@@ -8,7 +8,7 @@ use super::super::route::Verb;
 use super::super::token::Who;
 use super::form::FormFields;
 use super::intent::{Intent, Offer, Subject};
-use super::panel::Tone;
+use super::panel::{Panel, Tone};
 use super::rate_limit_header;
 use super::sentence::{Moment, Sentences, sentences};
 use crate::control::ControlPlane;
@@ -20,6 +20,8 @@ pub(super) struct Acted {
     pub(super) sentences: Sentences,
     /// The command that does the same, if there is one.
     pub(super) command: Option<String>,
+    /// Tables that belong to the answer.
+    pub(super) panels: Vec<Panel>,
 }
 
 /// A key or a limit, and what may be done about it.
@@ -40,7 +42,9 @@ struct OfferDocument<'a> {
 
 impl Acted {
     pub(super) fn document(&self) -> Value {
-        document(&self.title, &self.sentences, self.command.as_deref())
+        let mut document = document(&self.title, &self.sentences, self.command.as_deref());
+        document["panels"] = json!(self.panels);
+        document
     }
 }
 
@@ -76,11 +80,13 @@ impl ControlPlane {
     pub(super) async fn act(&self, who: &Who, fields: &FormFields) -> Result<Acted, Problem> {
         if let Some(sentence) = fields.get("key").and_then(rate_limit_header::sentence) {
             let sentences = Sentences { first: sentence, tone: Tone::Plain, more: Vec::new() };
-            return Ok(Acted { title: "RateLimit header".to_owned(), sentences, command: None });
+            let title = "RateLimit header".to_owned();
+            return Ok(Acted { title, sentences, command: None, panels: Vec::new() });
         }
         let intent = Intent::read(fields)?;
         let (sentences, _) = self.carried_out(who, &intent).await?;
-        Ok(Acted { title: intent.subject.title(), sentences, command: Some(intent.command()) })
+        let (title, command) = (intent.subject.title(), Some(intent.command()));
+        Ok(Acted { title, sentences, command, panels: Vec::new() })
     }
 
     /// A key with its explanation, or a limit with its sentence; and what this operator may do about it.

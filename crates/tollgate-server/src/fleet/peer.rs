@@ -1,6 +1,7 @@
 //! Asks another node's admin interface. Only addresses from the store are asked, redirects are not followed, and an
 //! answer counts only if it comes from the node that was meant.
 
+use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -146,7 +147,7 @@ impl PeerClient {
             .body(Full::new(question.body.clone()))
             .map_err(|error| format!("the question has no form: {error}"))?;
         let response = sender.send_request(request).await;
-        let response = response.map_err(|_| "it ended the connection without an answer".to_owned())?;
+        let response = response.map_err(|error| broken(&error, &uri))?;
         let answering = response.headers().get(NODE_HEADER).and_then(|id| id.to_str().ok());
         if answering != node.id.as_deref() {
             return Err(format!("another server answers at {}: check its --advertise-admin", plain(url)));
@@ -168,8 +169,31 @@ impl PeerClient {
         let name =
             ServerName::try_from(host.to_owned()).map_err(|_| "its host is no name for TLS".to_owned())?;
         let secure = connector.connect(name, stream).await;
-        begin(secure.map_err(|error| format!("TLS to it fails: {}", plain_cause(&error)))?).await
+        let secure = secure.map_err(|error| match plain_cause(&error) {
+            cause if cause.contains("UnknownIssuer") => {
+                format!("TLS to it fails: no CA of --fleet-ca has signed its certificate ({cause})")
+            }
+            cause => format!("TLS to it fails: {cause}"),
+        });
+        begin(secure?).await
     }
+}
+
+/// Why a connection broke, by its innermost cause. A node that rejects a certificate closes the connection, and whether
+/// its reason arrives is a race.
+fn broken(error: &(dyn Error + 'static), uri: &Uri) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    let cause = plain_cause(&cause);
+    if uri.scheme_str() == Some("https") {
+        return format!(
+            "it ended the connection ({cause}): it may not accept the certificate of this node, which must be good for \
+             clients and signed by a CA of its --tls-client-ca"
+        );
+    }
+    format!("it ended the connection without an answer ({cause})")
 }
 
 async fn begin(

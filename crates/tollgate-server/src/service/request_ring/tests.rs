@@ -86,10 +86,10 @@ fn clients_are_kept_whole_or_not_at_all() {
 fn few_clients_are_cut_by_time() {
     let ring = ring(PER_KEY);
     let mut at = T0;
-    for number in 0..40 * 120_000_u64 {
+    for number in 0..20 * 70_000_u64 {
         let key = ["a", "b", "c"][(number % 3) as usize];
         ring.keep(&CheckRequest::new().with("api_key", key).unwrap(), at);
-        at = at + Ticks::from_micros(500);
+        at = at + Ticks::from_micros(857);
     }
     assert!(ring.bytes.load(Ordering::Relaxed) <= BYTES_MAX + (64 << 10));
     let past = past(&ring, T0);
@@ -118,6 +118,7 @@ fn an_hour_is_kept() {
 #[test]
 fn nodes_are_merged() {
     let (one, two) = (ring(PER_KEY), ring(PER_KEY));
+    two.turn(T0.unix_micros() / MICROS_PER_MINUTE);
     two.level.store(2, Ordering::Relaxed);
     let keys: Vec<String> = (0..64).map(|number| format!("key-{number}")).collect();
     for (number, key) in keys.iter().enumerate() {

@@ -116,6 +116,19 @@ impl ControlPlane {
         nodes.iter().zip(answers.into_iter().map(|answer| answer.answer))
     }
 
+    /// What the other nodes explain about a request.
+    pub(super) async fn explained_elsewhere(
+        &self,
+        body: String,
+        token: &str,
+    ) -> Vec<(String, Result<Value, String>)> {
+        let (nodes, token) = (self.other_nodes(), token.to_owned());
+        let path = "/admin/v1/explain".to_owned();
+        let question = PeerRequest { method: "POST", path, body: body.into(), token };
+        let answers = self.asked(&nodes, &question, AnswerLimits::VIEW).await;
+        answers.into_iter().map(|answer| (answer.node.name, answer.answer)).collect()
+    }
+
     /// The history of all nodes that answer, of all decisions or of one limit.
     pub(super) async fn fleet_history(&self, limit: Option<&str>, token: &str) -> Result<Value, Problem> {
         let nodes = self.other_nodes();

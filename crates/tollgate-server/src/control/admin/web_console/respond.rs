@@ -107,7 +107,7 @@ impl ControlPlane {
             }
             ConsoleRoute::Subject => {
                 let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
-                let about = self.about_subject(&session.who, &fields).await?;
+                let about = self.about_subject(&session, &fields).await?;
                 Ok(match form {
                     AnswerForm::Json => typed(about.document().to_string(), JSON),
                     AnswerForm::Page => {
@@ -193,7 +193,7 @@ impl ControlPlane {
         }
         let acted = match route {
             ConsoleRoute::WhatIf => self.what_if(session, &fields).await?,
-            _ => self.act(&session.who, &fields).await?,
+            _ => self.act(session, &fields).await?,
         };
         Ok(match form {
             AnswerForm::Json => typed(acted.document().to_string(), JSON),

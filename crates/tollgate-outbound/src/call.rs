@@ -1,8 +1,8 @@
-//! A call before it leaves: what it is about, what it costs, how urgent it is, and how long it may wait.
+//! A call before it leaves: its attributes, its cost, its priority, and how long it may wait.
 
 use std::time::Duration;
 
-use tollgate::{CheckRequest, RequestError, Ticks};
+use tollgate::{CheckRequest, RequestError, Ticks, Timestamp};
 
 /// How urgent a call is. An urgent call passes the others in the queue. A call that has waited longer than the head
 /// start of a more urgent one is not passed by it, so no call waits for ever.
@@ -35,7 +35,7 @@ enum CallValue {
     Number(i64),
 }
 
-/// A call to somebody else's API, before it leaves.
+/// A call to another party's API, before it leaves.
 ///
 /// ```
 /// use std::time::Duration;
@@ -55,6 +55,13 @@ pub struct Call {
     cost: u64,
     priority: Priority,
     max_wait: Option<Ticks>,
+    deadline: Option<Timestamp>,
+}
+
+impl Default for Call {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Call {
@@ -62,13 +69,20 @@ impl Call {
     pub const HOST: &'static str = "host";
     /// The attribute that has the route of a call: its method and the template of its path.
     pub const ROUTE: &'static str = "route";
+    /// The attribute that has the resource which a server counts apart in each bucket that it names, such as the channel
+    /// of a call to Discord.
+    pub const SCOPE: &'static str = "scope";
+
+    /// A call of cost 1 without a host. A layer takes the host from the request.
+    pub const fn new() -> Self {
+        Self { attributes: Vec::new(), cost: 1, priority: Priority::Normal, max_wait: None, deadline: None }
+    }
 
     /// A call to a host, of cost 1. A host that is longer than an attribute may be is cut.
     pub fn to(host: &str) -> Self {
         let end = host.floor_char_boundary(tollgate::request::VALUE_BYTES_MAX);
         let host = CallValue::Text(host.get(..end).unwrap_or_default().to_owned());
-        let attributes = vec![(Self::HOST.to_owned(), host)];
-        Self { attributes, cost: 1, priority: Priority::Normal, max_wait: None }
+        Self { attributes: vec![(Self::HOST.to_owned(), host)], ..Self::new() }
     }
 
     /// Adds an attribute that limits may count by.
@@ -109,6 +123,12 @@ impl Call {
         self
     }
 
+    /// When its response is no longer needed. The call does not leave after it, and the layer ends an attempt at it.
+    pub const fn deadline(mut self, at: Timestamp) -> Self {
+        self.deadline = Some(at);
+        self
+    }
+
     /// The text of an attribute.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<&str> {
@@ -128,6 +148,10 @@ impl Call {
 
     pub(crate) const fn wait_max(&self) -> Option<Ticks> {
         self.max_wait
+    }
+
+    pub(crate) const fn deadline_at(&self) -> Option<Timestamp> {
+        self.deadline
     }
 
     fn push(mut self, name: &str, value: CallValue) -> Result<Self, RequestError> {

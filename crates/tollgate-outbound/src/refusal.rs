@@ -6,20 +6,20 @@ use tollgate::{RequestError, Ticks, Timestamp};
 
 use crate::signal::ThrottleKind;
 
-/// Whose numbers refuse a call.
+/// Whose numbers decide about a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Numbers {
+pub enum Basis {
     /// Those of our own policy.
     Policy,
     /// Those of the server that is called.
     Server,
 }
 
-impl fmt::Display for Numbers {
+impl fmt::Display for Basis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Numbers::Policy => "our policy",
-            Numbers::Server => "the server",
+            Basis::Policy => "our policy",
+            Basis::Server => "the server",
         })
     }
 }
@@ -29,13 +29,13 @@ impl fmt::Display for Numbers {
 #[non_exhaustive]
 pub enum Refusal {
     /// It would leave later than it may.
-    #[error("{bucket}: by the numbers of {numbers} the call can leave in {} at the earliest, and may wait {}; \
+    #[error("{bucket}: by the numbers of {basis} the call can leave in {} at the earliest, and may wait {}; \
              allow a longer wait or call less often", .wait.readable(), .max_wait.readable())]
     TooLate {
         /// The bucket that it would wait for.
         bucket: String,
         /// Whose numbers say so.
-        numbers: Numbers,
+        basis: Basis,
         /// The shortest wait.
         wait: Ticks,
         /// The longest wait that the call allows.
@@ -44,7 +44,9 @@ pub enum Refusal {
         until: Timestamp,
     },
     /// Too many calls wait for the same bucket.
-    #[error("{bucket}: {waiting} calls wait already, and the queue takes no more; call less often or allow a longer queue")]
+    #[error(
+        "{bucket}: {waiting} calls wait already, and the queue takes no more; call less often or allow a longer queue"
+    )]
     QueueFull {
         /// The bucket.
         bucket: String,

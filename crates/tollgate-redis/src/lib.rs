@@ -50,7 +50,7 @@ pub use breaker::BreakerState;
 pub use metrics::{LATENCY_BOUNDS, Report, ShardReport, UnservedSlot};
 pub use reply::ReplyClass;
 pub use settings::{ConnectError, Host, Nodes, Settings, SettingsError, TlsFiles, Topology};
-pub use shared_state::{FleetExchange, FleetNews, FleetNode, SharedItem, Written};
+pub use shared_state::{FleetExchange, FleetNews, FleetNode, SharedItem, SharedTopic, Written};
 pub use store::RedisStore;
 
 /// The front page of the package, so that `cargo test` compiles its example.

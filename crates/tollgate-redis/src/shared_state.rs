@@ -1,4 +1,4 @@
-//! What the nodes of a fleet tell each other through the store: items that operators set, resets, and which nodes there
+//! State that the nodes of a fleet exchange through the store: items that operators set, resets, and which nodes there
 //! are. One script merges and reads, so that two nodes that write at once do not lose each other's items. The texts of
 //! items and nodes mean nothing here.
 
@@ -12,10 +12,6 @@ use crate::key::slot_of;
 use crate::reply::{Failure, ReplyClass};
 
 const SCRIPT: &str = include_str!("shared_state.lua");
-/// The hash tag that puts these keys into one slot.
-const SLOT_TAG: &str = "fleet";
-const ITEMS_KEY: &str = "tg:{fleet}items";
-const RESETS_KEY: &str = "tg:{fleet}resets";
 const NODES_KEY: &str = "tg:{fleet}nodes";
 /// The fields of the items that are none: the version of all items, and the mark of the last reset.
 const OWN_FIELDS: [&[u8]; 2] = [b"version", b"mark"];
@@ -25,10 +21,36 @@ const TIMEOUT: Duration = Duration::from_millis(250);
 const ITEMS_SENT_MAX: usize = 64;
 const RESET_KEYS_MAX: usize = 64;
 
+/// What is exchanged. The items of one topic are unknown to the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SharedTopic {
+    /// What operators set, resets, and the nodes.
+    #[default]
+    Fleet,
+    /// Freezes of outbound calls.
+    Outbound,
+}
+
+impl SharedTopic {
+    /// The hash tag that puts the keys of a topic into one slot.
+    const fn slot_tag(self) -> &'static str {
+        match self {
+            SharedTopic::Fleet => "fleet",
+            SharedTopic::Outbound => "outbound",
+        }
+    }
+
+    /// The keys of the items, the resets and the nodes.
+    fn keys(self) -> [String; 3] {
+        let tag = self.slot_tag();
+        ["items", "resets", "nodes"].map(|name| format!("tg:{{{tag}}}{name}"))
+    }
+}
+
 /// Something that holds for all nodes until it ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedItem {
-    /// What it is about. A later item with the same id replaces it.
+    /// The subject of the item. A later item with the same id replaces it.
     pub id: String,
     /// When it was written, in microseconds since 1970. Of two items the later one wins. 0 in an item to write means
     /// now, by the store's clock.
@@ -39,7 +61,7 @@ pub struct SharedItem {
     pub text: String,
 }
 
-/// What became of an item that a node wrote.
+/// The result of writing an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
     /// The store has it, written at this instant.
@@ -57,14 +79,16 @@ pub struct FleetNode {
     pub id: String,
     /// Its last heartbeat by the store's clock, in microseconds since 1970.
     pub seen: u64,
-    /// What it says about itself.
+    /// The node's description of itself.
     pub text: String,
 }
 
-/// What a node tells the others, and what it knows already.
+/// The items that a node writes, and the versions that it already has.
 #[derive(Clone, Debug, Default)]
 pub struct FleetExchange {
-    /// What this node says about itself. Empty to say nothing.
+    /// The kind of items that are exchanged.
+    pub topic: SharedTopic,
+    /// The node's description of itself. Empty for none.
     pub heartbeat: String,
     /// The version of the items that this node knows. Empty at first.
     pub version: String,
@@ -83,7 +107,7 @@ impl FleetExchange {
     pub const ITEMS_MAX: usize = ITEMS_SENT_MAX;
 }
 
-/// What the store says.
+/// The answer of the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FleetNews {
     /// The time of the store, in microseconds since 1970.
@@ -92,7 +116,7 @@ pub struct FleetNews {
     pub version: String,
     /// The mark of its last reset.
     pub mark: String,
-    /// What became of each item of the exchange.
+    /// The result for each item of the exchange.
     pub written: Vec<Written>,
     /// Whether too many counters were reset in the last minute, so that the other nodes do not learn of all.
     pub is_reset_unheard: bool,
@@ -111,7 +135,7 @@ pub(crate) async fn exchange(
     exchange: &FleetExchange,
 ) -> Result<FleetNews, Failure> {
     let mut command = redis::cmd("EVAL");
-    command.arg(SCRIPT).arg(3).arg(ITEMS_KEY).arg(RESETS_KEY).arg(NODES_KEY);
+    command.arg(SCRIPT).arg(3).arg(&exchange.topic.keys());
     command.arg(node).arg(&exchange.heartbeat).arg(&exchange.version).arg(&exchange.mark);
     command.arg(u8::from(exchange.lists_nodes));
     let items = exchange.items.get(..ITEMS_SENT_MAX).unwrap_or(&exchange.items);
@@ -123,8 +147,9 @@ pub(crate) async fn exchange(
         let keys: Vec<String> = keys.iter().map(|key| format!("{key:032x}")).collect();
         command.arg(keys.join(" "));
     }
-    let reply =
-        client.command(Some(slot_of(SLOT_TAG.as_bytes())), &command, Instant::now() + TIMEOUT).await?;
+    let reply = client
+        .command(Some(slot_of(exchange.topic.slot_tag().as_bytes())), &command, Instant::now() + TIMEOUT)
+        .await?;
     read(&reply, &exchange.version).ok_or_else(|| ReplyClass::Malformed.into())
 }
 
@@ -132,7 +157,8 @@ pub(crate) async fn exchange(
 pub(crate) async fn leave(client: &Client, node: &str) -> Result<(), Failure> {
     let mut command = redis::cmd("HDEL");
     command.arg(NODES_KEY).arg(node);
-    client.command(Some(slot_of(SLOT_TAG.as_bytes())), &command, Instant::now() + TIMEOUT).await.map(drop)
+    let slot = slot_of(SharedTopic::Fleet.slot_tag().as_bytes());
+    client.command(Some(slot), &command, Instant::now() + TIMEOUT).await.map(drop)
 }
 
 fn read(reply: &Value, known: &str) -> Option<FleetNews> {

@@ -36,7 +36,7 @@ mod tests;
 
 pub use builder::LimitBuilder;
 pub use by::By;
-pub use condition::{Choices, Condition, Sense};
+pub use condition::{Choices, Condition, Negation};
 pub(crate) use difference::differing;
 pub use difference::{Change, Difference, FieldChange};
 pub(crate) use document::TEXT_BYTES_MAX;
@@ -62,7 +62,7 @@ pub(crate) use vocabulary::Vocabulary;
 pub mod source {
     pub use super::compile::lease::percentage;
     pub use super::document::{Entry, Node, Outline, Reading, SecondDocument, Tree, outline, read};
-    pub use super::expression::scene::{Cel, Evaluated, Scene};
+    pub use super::expression::descriptor_values::{Cel, DescriptorValues, Evaluated};
     pub use super::expression::with_room;
     pub use super::fields::{Fields, count, text};
     pub use super::finding::{Position, Report, nearest, quoted};
@@ -211,7 +211,7 @@ impl Policy {
         compile::compile(source_name, bytes, credentials)
     }
 
-    /// What the compiler warns of: the policy can be used, but probably does not mean what its author intended.
+    /// Warnings of the compiler: the policy can be used, but probably does not mean what its author intended.
     #[must_use]
     pub const fn warnings(&self) -> &Findings {
         &self.warnings
@@ -315,7 +315,7 @@ impl Policy {
         self.vocabulary.kind(attribute) == Kind::Address
     }
 
-    /// What is wrong with a single value of an attribute, where a pattern or a spelling that no request has would match
+    /// The problem with a single value of an attribute, where a pattern or a spelling that no request has would match
     /// nothing. `None` if nothing is wrong.
     pub(crate) fn value_problem(&self, attribute: &str, value: &str) -> Option<Problem> {
         if self.credentials.is_address(attribute, value) {
@@ -363,7 +363,7 @@ impl Policy {
         self.shard_by().into_iter().chain(self.limits().iter().flat_map(Limit::attributes))
     }
 
-    /// What each limit means, in a sentence.
+    /// The meaning of each limit, in a sentence.
     #[must_use]
     pub fn sentences(&self) -> Vec<String> {
         self.limits.iter().map(Limit::sentence).collect()

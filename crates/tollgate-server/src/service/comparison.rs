@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwapOption;
 use serde::Serialize;
 use tollgate::store::Store;
-use tollgate::{CheckRequest, Engine, LimitOverride, Policy, Quota, Ruled, Scope, Timestamp};
+use tollgate::{CheckRequest, Engine, ExpiringOverride, LimitOverride, Policy, Quota, Scope, Timestamp};
 
 pub(crate) use past::{PastComparison, past_comparison};
 pub(crate) use tally::{ChangedCount, ChangedKey, Tallied};
@@ -39,7 +39,7 @@ impl Pair {
             let policy = engine.policy();
             let limits = policy.limits().iter().filter(|limit| limit.quotas().iter().any(in_flight));
             for limit in limits {
-                let off = Ruled { kind: LimitOverride::Off, until: Timestamp::MAX };
+                let off = ExpiringOverride { kind: LimitOverride::Off, until: Timestamp::MAX };
                 // A limit that is off already rejects an override, and needs none.
                 let _ = engine.operator().set_override(Scope::Limit(limit.name()), off, now);
             }
@@ -54,7 +54,7 @@ impl Pair {
         first: Timestamp,
     ) -> Self {
         let beginning = |policy| {
-            let engine = engine.maintenance().candidate(policy, PAST_MEMORY_BYTES, first);
+            let engine = engine.maintenance().siblings().candidate(policy, PAST_MEMORY_BYTES, first);
             let (all, single) = engine.operator().overrides(first).list();
             if all.is_some() {
                 engine.operator().lift_override(Scope::All, first);
@@ -123,8 +123,8 @@ impl PolicyComparison {
             return Err(NotBegun::Busy);
         }
         let id = Id::random().ok_or(NotBegun::NoId)?;
-        let old = engine.maintenance().candidate(engine.policy(), MEMORY_BYTES, now);
-        let new = engine.maintenance().candidate(Arc::new(candidate), MEMORY_BYTES, now);
+        let old = engine.maintenance().siblings().candidate(engine.policy(), MEMORY_BYTES, now);
+        let new = engine.maintenance().siblings().candidate(Arc::new(candidate), MEMORY_BYTES, now);
         let pair = Mutex::new(Some(Arc::new(Pair::new(old, new, now))));
         self.latest.store(Some(Arc::new(Comparison { id, until, pair, tally: Tally::default() })));
         // Release: a thread that sees `running` also sees the comparison.

@@ -51,7 +51,7 @@ enum Coarse {
     Unknown,
 }
 
-/// What one key has used, at every size.
+/// The units that one key has used, at every size.
 #[derive(Debug, Default)]
 pub(super) struct Used {
     /// The end of the window that the key is in, and the units in it.
@@ -65,7 +65,7 @@ pub(super) struct Used {
     level: u64,
     level_max: u64,
     sizes: Levels,
-    /// What stamps of whole seconds leave open.
+    /// The uncertainty of stamps in whole seconds.
     bounds: Option<Box<Bounds>>,
     window_bounds: Option<Box<WindowBounds>>,
 }

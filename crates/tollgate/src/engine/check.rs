@@ -87,6 +87,14 @@ impl Prepared {
         Box::pin(async move { engine.decide(&mut self, request, now).await })
     }
 
+    /// The counters that the request is about: for each the name of its limit, and a hash of its key, which is that of
+    /// [`LimitStatus::key_hash`](crate::LimitStatus::key_hash).
+    pub fn counters(&self) -> impl Iterator<Item = (&str, u64)> {
+        let PreparedParts { active, matched, keys } = &*self.0;
+        let each = matched.matches.iter().zip(keys);
+        each.map(|(matched, key)| (active.policy.limits()[matched.limit as usize].name(), key.key.digest()))
+    }
+
     fn new(active: Arc<ActivePolicy>, matched: MatchedRequest, charges: &[Charge<'_>]) -> Self {
         let keys = charges.iter().map(CounterKey::from).collect();
         Self(Box::new(PreparedParts { active, matched, keys }))
@@ -313,7 +321,7 @@ impl<S: Store> Engine<S> {
         charges: &[Charge<'_>],
         now: Timestamp,
     ) -> Result<(), StoreFailure> {
-        match self.fallback_if_any(active, now).filter(|context| context.fallback.owes_anything(charges)) {
+        match self.fallback_if_any(active, now).filter(|context| context.fallback.has_deferred(charges)) {
             // Boxed, because this future is large and every decision that waits would reserve room for it.
             Some(context) => Box::pin(context.reconcile_first(charges)).await,
             None => Ok(()),
@@ -324,7 +332,7 @@ impl<S: Store> Engine<S> {
     #[inline]
     fn must_reconcile_first(&self, charges: &[Charge<'_>]) -> bool {
         !self.store.never_waits()
-            && self.fallback.get().is_some_and(|fallback| fallback.owes_anything(charges))
+            && self.fallback.get().is_some_and(|fallback| fallback.has_deferred(charges))
     }
 
     /// The answers to the charges of a request: those of the store, which are also counted locally, or those of the

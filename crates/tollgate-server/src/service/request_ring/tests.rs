@@ -134,7 +134,11 @@ fn nodes_are_merged() {
     let past = PastRequests::merged(minutes.clone(), T0, WallOffset::NONE, usize::MAX);
     assert_eq!(past.kept.one_client_in, 4);
     let instants: Vec<Timestamp> = past.each().map(|(at, _)| at).collect();
-    assert!(instants.is_sorted() && instants.len() > 4 && instants.len() % 2 == 0, "{}", instants.len());
+    assert!(
+        instants.is_sorted() && instants.len() > 4 && instants.len().is_multiple_of(2),
+        "{}",
+        instants.len()
+    );
     assert!(instants.chunks(2).all(|pair| pair[0] == pair[1]), "both nodes kept the same clients");
     let few = PastRequests::merged(minutes, T0, WallOffset::NONE, 6);
     assert!(few.each().count() <= 6 && few.kept.one_client_in > 4);

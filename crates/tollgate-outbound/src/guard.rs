@@ -1,0 +1,261 @@
+//! A call that may leave now. Its response corrects the buckets, and its end frees what it holds.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use http::StatusCode;
+use tollgate::store::Store;
+use tollgate::{MemoryStore, Reservation, Ticks};
+
+use crate::background;
+use crate::bucket::Freeze;
+use crate::call::Call;
+use crate::dialect::{self, ResponseView};
+use crate::queues::{BucketKey, CallIdentity};
+use crate::settings::Learning;
+use crate::signal::Signals;
+use crate::state::Shared;
+
+/// How long ago units may have been charged that the server has not counted.
+const GROWTH_WITHIN: Ticks = Ticks::from_secs(1);
+
+/// How a call ended that has no response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Failure {
+    /// Nothing was sent, so the server has not counted it: no connection, or the caller changed its mind.
+    NotSent,
+    /// It was sent, perhaps in part, and no response came: the server may have counted it.
+    Unanswered,
+}
+
+/// A counter of the policy that a call was charged to.
+#[derive(Debug)]
+pub(crate) struct OwnCounter {
+    pub(crate) key: BucketKey,
+    pub(crate) limit: String,
+    /// What it had left after the charge.
+    pub(crate) remaining: u64,
+    pub(crate) is_concurrency: bool,
+}
+
+/// A call that may leave now.
+///
+/// [`Guard::settle`] takes its response. A program that reads the body later calls [`Guard::observe`] when the headers
+/// arrive, and [`Guard::finish`] when the body has ended: permits of concurrency limits are held until then. Dropping a
+/// guard counts the call as sent, frees its permit, and says nothing about the server.
+#[must_use = "the call counts as under way until its guard is settled or dropped"]
+pub struct Guard<S: Store + Send + Sync + 'static = MemoryStore> {
+    shared: Arc<Shared<S>>,
+    call: Call,
+    identity: CallIdentity,
+    server: Vec<BucketKey>,
+    own: Vec<OwnCounter>,
+    number: u64,
+    reservation: Option<Reservation>,
+    is_observed: bool,
+}
+
+impl<S: Store + Send + Sync + 'static> Guard<S> {
+    pub(crate) fn new(
+        shared: &Arc<Shared<S>>,
+        call: Call,
+        identity: CallIdentity,
+        server: Vec<BucketKey>,
+        own: Vec<OwnCounter>,
+        number: u64,
+    ) -> Self {
+        let shared = Arc::clone(shared);
+        Self { shared, call, identity, server, own, number, reservation: None, is_observed: false }
+    }
+
+    pub(crate) fn holding(mut self, reservation: Option<Reservation>) -> Self {
+        self.reservation = reservation;
+        self
+    }
+
+    /// Takes the response, and ends the call. `cost` is its actual cost, if that is known; otherwise its estimate
+    /// stays.
+    pub async fn settle(mut self, response: &ResponseView<'_>, cost: Option<u64>) -> Signals {
+        let signals = self.observe(response).await;
+        self.finish(cost).await;
+        signals
+    }
+
+    /// Takes the head of the response: the server's numbers correct the buckets, and a refusal freezes them. Only the
+    /// first response of a call counts.
+    pub async fn observe(&mut self, response: &ResponseView<'_>) -> Signals {
+        let signals = dialect::read(response);
+        if !self.is_observed {
+            self.is_observed = true;
+            self.take_signals(response.status, &signals).await;
+        }
+        signals
+    }
+
+    async fn take_signals(&mut self, status: StatusCode, signals: &Signals) {
+        let now = self.shared.engine.now();
+        let frozen = if signals.throttle.is_none() && status.is_server_error() {
+            self.shared.totals.failed.fetch_add(1, Ordering::Relaxed);
+            self.shared.queues().fail(&self.server, self.number, now)
+        } else {
+            if signals.throttle.is_some() {
+                self.shared.totals.throttled.fetch_add(1, Ordering::Relaxed);
+            }
+            self.shared.queues().answer(&self.identity, &self.server, self.number, signals, now)
+        };
+        if let Some((key, freeze)) = frozen {
+            self.shared.outbox.publish(&key, &self.identity.host, freeze);
+        }
+        if !signals.windows.is_empty() {
+            self.correct_counters().await;
+        }
+    }
+
+    /// Corrects the counters of the policy that follow one of the server's windows.
+    async fn correct_counters(&self) {
+        let learning = self.shared.settings.learning;
+        if learning == Learning::Off {
+            return;
+        }
+        for own in &self.own {
+            let (left, is_wanted) = {
+                let mut queues = self.shared.queues();
+                let left = queues.left_for(&self.server, &own.limit);
+                (left, left.is_some_and(|left| left > own.remaining) && queues.count_evidence(&own.key))
+            };
+            let Some(left) = left else { continue };
+            if left < own.remaining {
+                self.shrink(&own.limit, left).await;
+            } else if is_wanted && learning == Learning::Follow {
+                self.grow(&own.limit, left - own.remaining).await;
+                self.shared.queues().wake(std::slice::from_ref(&own.key));
+            }
+        }
+    }
+
+    /// Takes units from a counter that has more left than the server.
+    async fn shrink(&self, limit: &str, left: u64) {
+        let Ok(request) = self.call.request() else { return };
+        let now = self.shared.engine.now();
+        // In a fleet, other processes have calls under way that the server has not counted either.
+        let excess = |status: &tollgate::LimitStatus<'_>, _| {
+            if status.limit.name() == limit { status.outcome.remaining.saturating_sub(left) } else { 0 }
+        };
+        self.shared.engine.ledger().debit(&request, excess, now).await;
+    }
+
+    /// Gives units back to a counter that has less left than the server.
+    async fn grow(&self, limit: &str, units: u64) {
+        let Ok(request) = self.call.request() else { return };
+        let Ok(request) = request.cost(units.min(tollgate::request::COST_MAX)) else { return };
+        let now = self.shared.engine.now();
+        // A store that does not answer leaves the counter as it is.
+        let _ = self.shared.engine.ledger().refund(&request, &[limit], GROWTH_WITHIN, now).await;
+    }
+
+    /// Ends the call: its permit is free, and it is charged its actual cost, if that is known.
+    pub async fn finish(mut self, cost: Option<u64>) {
+        if !self.is_observed {
+            self.is_observed = true;
+            let now = self.shared.engine.now();
+            self.shared.queues().abandon(&self.server, self.number, now);
+        }
+        if let Some(reservation) = self.reservation.take() {
+            end(Arc::clone(&self.shared), reservation, End::Finished(cost)).await;
+        }
+        self.wake_own();
+    }
+
+    /// The call has no response.
+    pub async fn fail(mut self, failure: Failure) {
+        let now = self.shared.engine.now();
+        let reservation = self.reservation.take();
+        if !self.is_observed {
+            self.is_observed = true;
+            self.shared.totals.failed.fetch_add(1, Ordering::Relaxed);
+            let frozen = self.shared.queues().fail(&self.server, self.number, now);
+            if let Some((key, freeze)) = frozen {
+                self.shared.outbox.publish(&key, &self.identity.host, freeze);
+            }
+        }
+        if let Some(reservation) = reservation {
+            let how = if failure == Failure::NotSent { End::NotSent } else { End::Finished(None) };
+            end(Arc::clone(&self.shared), reservation, how).await;
+        }
+        self.wake_own();
+    }
+
+    /// The call is not sent after all. What it took is given back, and the server is not blamed.
+    pub async fn cancel(mut self) {
+        let now = self.shared.engine.now();
+        if !self.is_observed {
+            self.is_observed = true;
+            self.shared.queues().unsend(&self.server, self.number, now);
+        }
+        if let Some(reservation) = self.reservation.take() {
+            end(Arc::clone(&self.shared), reservation, End::NotSent).await;
+        }
+        self.wake_own();
+    }
+
+    #[cfg(feature = "tower")]
+    pub(crate) fn host(&self) -> &str {
+        &self.identity.host
+    }
+
+    /// The freeze of the call's buckets that ends last.
+    #[must_use]
+    pub fn freeze(&self) -> Option<Freeze> {
+        self.shared.queues().frozen(&self.server, self.shared.engine.now())
+    }
+
+    /// Wakes the calls that wait for what this one held.
+    fn wake_own(&self) {
+        let keys: Vec<BucketKey> = self.own.iter().map(|own| own.key.clone()).collect();
+        self.shared.queues().wake(&keys);
+    }
+}
+
+impl<S: Store + Send + Sync + 'static> Drop for Guard<S> {
+    fn drop(&mut self) {
+        if !self.is_observed {
+            let now = self.shared.engine.now();
+            self.shared.queues().abandon(&self.server, self.number, now);
+        }
+        if let Some(reservation) = self.reservation.take() {
+            let keys: Vec<BucketKey> =
+                self.own.iter().filter(|own| own.is_concurrency).map(|own| own.key.clone()).collect();
+            let shared = Arc::clone(&self.shared);
+            background::run(async move {
+                end(Arc::clone(&shared), reservation, End::Finished(None)).await;
+                shared.queues().wake(&keys);
+            });
+        }
+    }
+}
+
+/// How a reservation ends.
+enum End {
+    /// The server counted the call, at this cost if it is known.
+    Finished(Option<u64>),
+    NotSent,
+}
+
+async fn end<S: Store + Send + Sync + 'static>(
+    shared: Arc<Shared<S>>,
+    mut reservation: Reservation,
+    how: End,
+) {
+    let now = shared.engine.now();
+    let reservations = shared.engine.reservations();
+    // A store that does not answer keeps the units charged, and the permit expires.
+    match how {
+        End::NotSent => drop(reservations.cancel(&mut reservation, now).await),
+        End::Finished(Some(cost)) => drop(reservations.commit(&mut reservation, cost, now).await),
+        End::Finished(None) => {
+            if let Some(permit) = reservation.take_permit() {
+                let _ = reservations.release(&permit, now).await;
+            }
+        }
+    }
+}

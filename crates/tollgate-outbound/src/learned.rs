@@ -1,0 +1,326 @@
+//! The server's counters, by its responses. A call may leave only if the newest response leaves enough for it: its
+//! `remaining`, minus every call that the server may not have counted before it sent that response.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tollgate::{Ticks, Timestamp};
+
+use crate::signal::{Window, WindowUnit};
+
+/// Maximum number of windows of one bucket that are kept. A server with more is followed in these.
+const WINDOWS_MAX: usize = 16;
+/// A window that this many newer responses do not have is forgotten, with the calls that it may not include yet.
+const ABSENCES_MAX: u32 = 1_000;
+/// From this period on, the first call after a reset is sent alone: a reset that comes earlier than announced then costs
+/// one refusal, not one for each waiter. In shorter windows the round trip would cost more than it saves.
+const PROBED_PERIOD_MIN: Ticks = Ticks::from_secs(10);
+
+/// How a server's counter fills up again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Replenish {
+    /// All at once, at the announced reset.
+    #[default]
+    AtReset,
+    /// Steadily, so that it is full at the announced reset.
+    Steadily,
+}
+
+/// What one call costs, by the name of the limit that counts it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Costs {
+    /// The cost that the call states.
+    pub(crate) stated: u64,
+    /// The cost by limit, for limits with a cost of their own.
+    pub(crate) by_limit: Vec<(String, u64)>,
+}
+
+impl Costs {
+    /// The cost in a window of the server: that of the limit which follows it, or else the largest.
+    fn in_window(&self, name: &str, unit: WindowUnit) -> u64 {
+        if unit != WindowUnit::Cost {
+            return 1;
+        }
+        let own = self.by_limit.iter().find(|(limit, _)| follows(limit, name)).map(|(_, cost)| *cost);
+        own.unwrap_or_else(|| self.by_limit.iter().map(|(_, cost)| *cost).fold(self.stated, u64::max))
+    }
+}
+
+/// Whether a limit follows a window of the server: it has the window's name, or ends with it (`openai-tokens` follows
+/// `tokens`).
+pub(crate) fn follows(limit: &str, window: &str) -> bool {
+    limit.strip_suffix(window).is_some_and(|rest| rest.is_empty() || rest.ends_with('-'))
+}
+
+/// A call that the server may not have counted yet.
+#[derive(Debug)]
+struct SentCall {
+    at: Timestamp,
+    /// Whether its response is outstanding.
+    is_open: bool,
+    costs: Arc<Costs>,
+}
+
+/// One window, by the newest response.
+#[derive(Debug)]
+struct LearnedWindow {
+    unit: WindowUnit,
+    limit: Option<u64>,
+    remaining: u64,
+    /// The number of the call with this response.
+    as_of: u64,
+    received_at: Timestamp,
+    /// How many newer responses did not have this window.
+    absences: u32,
+    resets_at: Option<Timestamp>,
+    period: Option<Ticks>,
+}
+
+/// When a call may leave, by the numbers of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Departure {
+    Now,
+    /// Not before this instant.
+    At(Timestamp),
+    /// Not before a response arrives.
+    AfterResponse,
+}
+
+impl Departure {
+    /// The later of two.
+    pub(crate) fn later(self, other: Departure) -> Departure {
+        match (self, other) {
+            (Departure::AfterResponse, _) | (_, Departure::AfterResponse) => Departure::AfterResponse,
+            (Departure::Now, other) | (other, Departure::Now) => other,
+            (Departure::At(one), Departure::At(other)) => Departure::At(one.max(other)),
+        }
+    }
+}
+
+impl LearnedWindow {
+    /// How many units come back in which time, if the counter refills steadily.
+    fn refill(&self) -> Option<(u64, Ticks)> {
+        let limit = self.limit.filter(|limit| *limit > 0)?;
+        let missing = limit.saturating_sub(self.remaining);
+        let span = self.resets_at.map_or(Ticks::ZERO, |at| at.since(self.received_at));
+        if missing > 0 && span > Ticks::ZERO {
+            return Some((missing, span));
+        }
+        Some((limit, self.period.filter(|period| *period > Ticks::ZERO)?))
+    }
+}
+
+/// The windows of one bucket, and the calls that they may not include yet.
+#[derive(Debug, Default)]
+pub(crate) struct Learned {
+    windows: BTreeMap<String, LearnedWindow>,
+    /// By number, which is the order of sending.
+    sent: BTreeMap<u64, SentCall>,
+    replenish: Replenish,
+}
+
+/// The numbers of one window, for reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WindowReport {
+    /// Its name.
+    pub name: String,
+    /// What the server admits in a period, if it says so.
+    pub limit: Option<u64>,
+    /// What is left of it, less the calls under way.
+    pub remaining: u64,
+    /// When it is full again, if the server says so.
+    pub resets_at: Option<Timestamp>,
+}
+
+impl Learned {
+    pub(crate) fn new(replenish: Replenish) -> Self {
+        Self { replenish, ..Self::default() }
+    }
+
+    pub(crate) fn is_empty(&self, now: Timestamp) -> bool {
+        let is_over = |window: &LearnedWindow| window.resets_at.is_none_or(|at| at <= now);
+        self.sent.is_empty() && self.windows.values().all(is_over)
+    }
+
+    /// When a call may leave.
+    pub(crate) fn departure(&self, costs: &Costs, now: Timestamp) -> Departure {
+        let each = self.windows.iter().map(|(name, window)| self.departure_in(name, window, costs, now));
+        each.fold(Departure::Now, Departure::later)
+    }
+
+    fn departure_in(&self, name: &str, window: &LearnedWindow, costs: &Costs, now: Timestamp) -> Departure {
+        let cost = costs.in_window(name, window.unit).min(window.limit.unwrap_or(u64::MAX));
+        let Some(reset) = window.resets_at.filter(|_| window.unit != WindowUnit::Concurrent) else {
+            return self.departure_without_reset(name, window, cost);
+        };
+        match self.replenish {
+            Replenish::Steadily => self.departure_by_refill(name, window, cost, now),
+            Replenish::AtReset if reset > now => {
+                let left = window.remaining.checked_sub(self.uncounted(name, window));
+                if left.is_some_and(|left| left >= cost) { Departure::Now } else { Departure::At(reset) }
+            }
+            Replenish::AtReset => self.departure_after_reset(name, window, cost, reset, now),
+        }
+    }
+
+    /// A window without the time of its reset: calls leave while it has units, then one at a time.
+    fn departure_without_reset(&self, name: &str, window: &LearnedWindow, cost: u64) -> Departure {
+        let left = window.remaining.saturating_sub(self.uncounted(name, window));
+        if left >= cost || self.is_nothing_open() { Departure::Now } else { Departure::AfterResponse }
+    }
+
+    fn departure_after_reset(
+        &self,
+        name: &str,
+        window: &LearnedWindow,
+        cost: u64,
+        reset: Timestamp,
+        now: Timestamp,
+    ) -> Departure {
+        let Some(limit) = window.limit else { return Departure::Now };
+        let period = window.period.filter(|period| *period > Ticks::ZERO);
+        let start = period.map_or(reset, |period| {
+            let periods = now.since(reset).as_micros() / period.as_micros();
+            reset + Ticks::from_micros(periods.saturating_mul(period.as_micros()))
+        });
+        let is_probe_out = self.sent.values().any(|call| call.is_open && call.at >= start);
+        if is_probe_out && period.is_none_or(|period| period >= PROBED_PERIOD_MIN) {
+            return Departure::AfterResponse;
+        }
+        let counts = |call: &&SentCall| call.is_open || call.at >= start;
+        let costs = self.sent.values().filter(counts).map(|call| call.costs.in_window(name, window.unit));
+        let spent = costs.fold(0, u64::saturating_add);
+        if spent == 0 || limit.saturating_sub(spent) >= cost {
+            return Departure::Now;
+        }
+        match period {
+            Some(period) => Departure::At(start + period),
+            // Without a period, one more call finds out.
+            None if self.is_nothing_open() => Departure::Now,
+            None => Departure::AfterResponse,
+        }
+    }
+
+    fn departure_by_refill(
+        &self,
+        name: &str,
+        window: &LearnedWindow,
+        cost: u64,
+        now: Timestamp,
+    ) -> Departure {
+        let needed = cost.saturating_add(self.uncounted(name, window));
+        let Some(missing) = needed.checked_sub(window.remaining).filter(|missing| *missing > 0) else {
+            return Departure::Now;
+        };
+        match window.refill() {
+            Some((units, span)) => {
+                // The instant at which the missing units have come back, rounded up.
+                let wait = (u128::from(missing) * u128::from(span.as_micros())).div_ceil(u128::from(units));
+                let at = window.received_at + Ticks::from_micros(u64::try_from(wait).unwrap_or(u64::MAX));
+                if at <= now { Departure::Now } else { Departure::At(at) }
+            }
+            None if self.is_nothing_open() => Departure::Now,
+            None => Departure::AfterResponse,
+        }
+    }
+
+    fn is_nothing_open(&self) -> bool {
+        self.sent.values().all(|call| !call.is_open)
+    }
+
+    /// The units of calls that the newest response may not include.
+    fn uncounted(&self, name: &str, window: &LearnedWindow) -> u64 {
+        let counts = |(number, call): &(&u64, &SentCall)| call.is_open || **number > window.as_of;
+        let units = self.sent.iter().filter(counts).map(|(_, call)| call.costs.in_window(name, window.unit));
+        units.fold(0, u64::saturating_add)
+    }
+
+    /// A call leaves.
+    pub(crate) fn send(&mut self, number: u64, costs: Arc<Costs>, now: Timestamp) {
+        self.sent.insert(number, SentCall { at: now, is_open: true, costs });
+    }
+
+    /// A call that did not leave after all.
+    pub(crate) fn unsend(&mut self, number: u64) {
+        self.sent.remove(&number);
+    }
+
+    /// A response arrived, or none will.
+    pub(crate) fn close(&mut self, number: u64) {
+        if self.windows.is_empty() {
+            self.sent.remove(&number);
+        } else if let Some(call) = self.sent.get_mut(&number) {
+            call.is_open = false;
+        }
+        // Calls that were answered before are in the numbers of the newest response of every window.
+        if let Some(oldest) = self.windows.values().map(|window| window.as_of).min() {
+            self.sent.retain(|number, call| call.is_open || *number > oldest);
+        }
+    }
+
+    /// Takes the numbers of a response. A response to an older call never undoes those of a newer one.
+    pub(crate) fn accept(&mut self, number: u64, windows: &[Window], now: Timestamp) {
+        self.windows.retain(|name, known| {
+            if known.as_of < number && windows.iter().all(|window| window.name != *name) {
+                known.absences += 1;
+            }
+            known.absences < ABSENCES_MAX
+        });
+        for window in windows {
+            let Some(remaining) = window.remaining else { continue };
+            let known = self.windows.get(&window.name);
+            if known.is_some_and(|known| known.as_of > number)
+                || (known.is_none() && self.windows.len() >= WINDOWS_MAX)
+            {
+                continue;
+            }
+            let learned = LearnedWindow {
+                unit: window.unit,
+                limit: window.limit.or_else(|| known.and_then(|known| known.limit)),
+                remaining,
+                as_of: number,
+                received_at: now,
+                absences: 0,
+                resets_at: window.resets_in.map(|wait| now + wait),
+                period: window.period.or_else(|| known.and_then(|known| known.period)),
+            };
+            self.windows.insert(window.name.clone(), learned);
+        }
+    }
+
+    /// What the server leaves for calls that are not yet sent, in a window that a limit follows.
+    pub(crate) fn left_for(&self, limit: &str) -> Option<u64> {
+        let (name, window) = self.windows.iter().find(|(name, _)| follows(limit, name))?;
+        Some(window.remaining.saturating_sub(self.uncounted(name, window)))
+    }
+
+    /// The numbers, for reports.
+    pub(crate) fn report(&self) -> Vec<WindowReport> {
+        let each = self.windows.iter().map(|(name, window)| WindowReport {
+            name: name.clone(),
+            limit: window.limit,
+            remaining: window.remaining.saturating_sub(self.uncounted(name, window)),
+            resets_at: window.resets_at,
+        });
+        each.collect()
+    }
+
+    /// When the last of `calls` equal calls could leave at the earliest.
+    pub(crate) fn forecast(&self, costs: &Costs, calls: u64, now: Timestamp) -> Timestamp {
+        let mut last = now;
+        for (name, window) in &self.windows {
+            let Some(reset) = window.resets_at.filter(|at| *at > now) else { continue };
+            let units = costs.in_window(name, window.unit).saturating_mul(calls);
+            let left = window.remaining.saturating_sub(self.uncounted(name, window));
+            let Some(missing) = units.checked_sub(left).filter(|missing| *missing > 0) else { continue };
+            let periods = match (window.limit, window.period) {
+                (Some(limit), Some(period)) if limit > 0 => {
+                    Ticks::from_micros((missing - 1) / limit * period.as_micros())
+                }
+                _ => Ticks::ZERO,
+            };
+            last = last.max(reset + periods);
+        }
+        last
+    }
+}

@@ -1,0 +1,177 @@
+//! The handle of a program: calls wait here until they may leave.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tollgate::store::Store;
+use tollgate::{Clock, CredentialDigest, Engine, MemoryStore, Policy, PolicyError, Ticks};
+
+use crate::bucket::Behaviour;
+use crate::call::Call;
+use crate::guard::Guard;
+use crate::queues::{BucketKey, CallIdentity, QueueSettings, Queues};
+use crate::random::Random;
+use crate::refusal::{Basis, Refusal};
+use crate::report::{Forecast, Report, Totals};
+use crate::settings::Settings;
+use crate::state::Shared;
+use crate::waiting::{Arrival, Waiting, costs_of, refusal_for_ever};
+
+/// Keeps calls to other people's APIs within their limits. Clones share everything.
+///
+/// ```
+/// use tollgate_outbound::{Call, Outbound};
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let policy = "limits: [{name: payments-requests, by: [host], rate: 25/s, burst: 1}]".parse()?;
+/// let outbound = Outbound::of_policy(policy);
+/// let guard = outbound.acquire(&Call::to("api.example.com")).await?;
+/// // Send the request now, and hand the response over: guard.settle(…).await
+/// # drop(guard);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Outbound<S = MemoryStore> {
+    pub(crate) shared: Arc<Shared<S>>,
+}
+
+impl<S> Clone for Outbound<S> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl Outbound {
+    /// By the policy in a file, with counters in memory.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not a policy.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, PolicyError> {
+        Ok(Self::new(Engine::open(path)?, Settings::default()))
+    }
+
+    /// By a policy, with counters in memory.
+    #[must_use]
+    pub fn of_policy(policy: Policy) -> Self {
+        Self::new(Engine::builder().policy(policy).build(), Settings::default())
+    }
+}
+
+impl<S: Store + Send + Sync + 'static> Outbound<S> {
+    /// By an engine of any store.
+    #[must_use]
+    pub fn new(engine: Engine<S>, settings: Settings) -> Self {
+        let behaviour = Behaviour {
+            replenish: settings.replenish,
+            freeze_min: Ticks::ceil_from(settings.freeze_min),
+            sends_one_first: false,
+        };
+        let queues =
+            QueueSettings { behaviour, discovers: settings.discovers_buckets, queue_max: settings.queue_max };
+        let random = settings.seed.map_or_else(Random::new, Random::seeded);
+        let shared = Shared::new(engine, settings, Queues::new(queues, random));
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// The engine, which has the policy and the counters.
+    #[must_use]
+    pub fn engine(&self) -> &Engine<S> {
+        &self.shared.engine
+    }
+
+    /// The clock that calls wait by.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        self.shared.engine.maintenance().clock()
+    }
+
+    /// The settings.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.shared.settings
+    }
+
+    /// Waits until the call may leave. Calls leave in the order of their [priority](Call::priority) and arrival.
+    /// Dropping the future leaves the queue.
+    ///
+    /// # Errors
+    /// When the call cannot leave in time, or not at all; nothing is charged then.
+    pub async fn acquire(&self, call: &Call) -> Result<Guard<S>, Refusal> {
+        self.acquire_as(call, self.arrive(call)).await
+    }
+
+    /// The arrival of a call: its rank in the queues, which it keeps for all its attempts.
+    pub(crate) fn arrive(&self, call: &Call) -> Arrival {
+        let ticket = self.shared.queues().next_ticket();
+        Arrival::new(call, ticket, &self.shared.settings, self.shared.engine.now())
+    }
+
+    /// Waits as a call that arrived earlier.
+    pub(crate) async fn acquire_as(&self, call: &Call, arrival: Arrival) -> Result<Guard<S>, Refusal> {
+        let totals = &self.shared.totals;
+        let result = match call.request() {
+            Ok(request) => {
+                Waiting::new(&self.shared, call, request, self.identity(call), arrival).run().await
+            }
+            Err(invalid) => Err(invalid.into()),
+        };
+        let counter = if result.is_ok() { &totals.calls } else { &totals.refused };
+        counter.fetch_add(1, Ordering::Relaxed);
+        result
+    }
+
+    /// When the last of `calls` such calls could leave if the first left now, behind the calls that wait already.
+    /// Nothing is charged.
+    ///
+    /// # Errors
+    /// When such a call can never leave, or its attributes are not valid.
+    pub async fn forecast(&self, call: &Call, calls: u64) -> Result<Forecast, Refusal> {
+        let request = call.request()?;
+        let now = self.shared.engine.now();
+        let decision = self.shared.engine.operator().peek(&request, now).await;
+        if let Some(refusal) = refusal_for_ever(&decision) {
+            return Err(refusal);
+        }
+        let costs = costs_of(call, &decision);
+        let queues = self.shared.queues();
+        let keys = queues.server_keys(&self.identity(call));
+        let (mut last, name) = queues.forecast(&keys, &costs, calls, now);
+        let mut bucket = name.map(|name| (name.to_string(), Basis::Server));
+        for status in decision.limits() {
+            let Some(quota) = status.quota else { continue };
+            let cost = status.cost.max(call.units());
+            let key = BucketKey::Limit(status.limit.name().into(), status.key_hash);
+            let (bucket_name, capacity) = (status.limit.name().to_owned(), status.outcome.limit);
+            if cost > capacity {
+                return Err(Refusal::Never { bucket: bucket_name, capacity });
+            }
+            let units = cost.saturating_mul(calls).saturating_add(queues.waiting_units(&key));
+            let at = now + crate::report::wait_for(quota, &status.outcome, units);
+            if at > last {
+                (last, bucket) = (at, Some((bucket_name, Basis::Policy)));
+            }
+        }
+        Ok(Forecast { wait: last.since(now), at: last, bucket })
+    }
+
+    /// What waits, what is frozen, and what the servers said.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let now = self.shared.engine.now();
+        Report { totals: Totals::of(&self.shared.totals), buckets: self.shared.queues().report(now) }
+    }
+
+    pub(crate) fn identity(&self, call: &Call) -> CallIdentity {
+        let host: Arc<str> = call.text(Call::HOST).unwrap_or_default().into();
+        let named = self.shared.settings.identity.iter().filter_map(|name| Some((name, call.text(name)?)));
+        let text: String = named.map(|(name, value)| format!("{name}={value}\n")).collect();
+        // Only the digest of a credential is kept.
+        let origin = if text.is_empty() {
+            Arc::clone(&host)
+        } else {
+            format!("{host} {}", CredentialDigest::of(&text)).into()
+        };
+        let text = |name| Arc::from(call.text(name).unwrap_or_default());
+        CallIdentity { origin, host, route: text(Call::ROUTE), scope: text(Call::SCOPE) }
+    }
+}

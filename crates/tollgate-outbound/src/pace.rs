@@ -1,0 +1,99 @@
+//! The pace of calls to a server that refuses them and does not say what its limit is. A refusal makes the pace slower
+//! than the calls were; each success makes it a little faster again.
+
+use tollgate::{Ticks, Timestamp};
+
+/// A refusal makes the interval between calls this much longer: 10/7.
+const SLOWER: (u64, u64) = (10, 7);
+/// A success makes it shorter by this part.
+const FASTER: u64 = 64;
+/// Fewer calls have no pace.
+const CALLS_MIN: u64 = 2;
+/// A shorter interval is no pace.
+const INTERVAL_MIN: Ticks = Ticks::from_micros(200);
+/// A longer interval is never used.
+const INTERVAL_MAX: Ticks = Ticks::from_secs(60);
+
+/// The measured and the allowed pace of calls.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    /// When the first call after the last refusal left, and how many left since.
+    since: Option<Timestamp>,
+    calls: u64,
+    /// The interval between calls, if the pace is limited.
+    interval: Option<Ticks>,
+    next_at: Timestamp,
+}
+
+impl Pace {
+    /// When the next call may leave.
+    pub(crate) fn next_at(&self) -> Option<Timestamp> {
+        self.interval.map(|_| self.next_at)
+    }
+
+    pub(crate) fn send(&mut self, now: Timestamp) {
+        self.since.get_or_insert(now);
+        self.calls += 1;
+        if let Some(interval) = self.interval {
+            self.next_at = self.next_at.max(now) + interval;
+        }
+    }
+
+    /// The server refused a call and gave no numbers.
+    pub(crate) fn slow_down(&mut self, now: Timestamp) {
+        if self.interval.is_none() && self.calls < CALLS_MIN {
+            return; // So few calls have no pace.
+        }
+        let elapsed = self.since.map_or(Ticks::ZERO, |since| now.since(since)).as_micros();
+        let measured = elapsed / self.calls.max(1);
+        let before = self.interval.map_or(0, Ticks::as_micros).max(measured).max(INTERVAL_MIN.as_micros());
+        let slower = before.saturating_mul(SLOWER.0).div_ceil(SLOWER.1);
+        self.interval = Some(Ticks::from_micros(slower).min(INTERVAL_MAX));
+        (self.since, self.calls) = (None, 0);
+    }
+
+    /// The server took a call.
+    pub(crate) fn speed_up(&mut self) {
+        self.interval = self.interval.and_then(|interval| {
+            let faster = interval.as_micros() - interval.as_micros().div_ceil(FASTER);
+            (faster >= INTERVAL_MIN.as_micros()).then(|| Ticks::from_micros(faster))
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
+
+    /// Calls that left every 70 ms leave every 100 ms after a refusal.
+    #[test]
+    fn a_refusal_makes_calls_slower_than_they_were() {
+        let mut pace = Pace::default();
+        for call in 0..10 {
+            assert_eq!(pace.next_at(), None);
+            pace.send(START + Ticks::from_millis(70 * call));
+        }
+        let refused_at = START + Ticks::from_millis(700);
+        pace.slow_down(refused_at);
+        pace.send(refused_at);
+        assert_eq!(pace.next_at(), Some(refused_at + Ticks::from_millis(100)));
+    }
+
+    /// Successes end the pace, one by one.
+    #[test]
+    fn successes_make_calls_faster_until_there_is_no_pace() {
+        let mut pace = Pace::default();
+        pace.send(START);
+        pace.send(START + Ticks::from_millis(1));
+        pace.slow_down(START + Ticks::from_millis(1));
+        let mut successes = 0;
+        while pace.next_at().is_some() {
+            pace.speed_up();
+            successes += 1;
+            assert!(successes < 1_000);
+        }
+        assert!(successes > 10, "{successes}");
+    }
+}

@@ -1,0 +1,128 @@
+//! Freezes that all processes of a fleet share: a refusal that one of them gets stops them all.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tollgate::Timestamp;
+
+use crate::bucket::{Freeze, FreezeCause};
+use crate::queues::BucketKey;
+use crate::signal::ThrottleKind;
+
+/// Maximum number of freezes that wait to be sent. The oldest are dropped: they end first.
+const PENDING_MAX: usize = 64;
+
+/// A freeze of a bucket, as processes send it to each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SharedFreeze {
+    pub(crate) key: BucketKey,
+    pub(crate) host: String,
+    pub(crate) freeze: Freeze,
+}
+
+impl SharedFreeze {
+    #[cfg(feature = "redis")]
+    /// What it is about: a later freeze of the same bucket replaces it.
+    pub(crate) fn id(&self) -> Option<String> {
+        match &self.key {
+            BucketKey::Origin(origin) => Some(format!("freeze {origin}")),
+            BucketKey::Named(origin, name) => Some(format!("freeze {origin} {name}")),
+            BucketKey::Unknown(..) | BucketKey::Limit(..) => None,
+        }
+    }
+
+    /// One line: the kind, the host, the origin, and the name of the bucket.
+    pub(crate) fn text(&self) -> Option<String> {
+        let FreezeCause::Throttled(kind) = self.freeze.cause else { return None };
+        let (origin, name) = match &self.key {
+            BucketKey::Origin(origin) => (origin, ""),
+            BucketKey::Named(origin, name) => (origin, &**name),
+            BucketKey::Unknown(..) | BucketKey::Limit(..) => return None,
+        };
+        let line = format!("outbound\t{}\t{}\t{origin}\t{name}", kind.name(), self.host);
+        (!line.contains('\n')).then_some(line)
+    }
+
+    #[cfg(any(test, feature = "redis"))]
+    pub(crate) fn read(text: &str, until: Timestamp) -> Option<Self> {
+        let mut parts = text.strip_prefix("outbound\t")?.split('\t');
+        let kinds = [
+            ThrottleKind::Rate,
+            ThrottleKind::Concurrency,
+            ThrottleKind::Day,
+            ThrottleKind::Money,
+            ThrottleKind::Overload,
+        ];
+        let kind = parts.next()?;
+        let kind = kinds.into_iter().find(|known| known.name() == kind)?;
+        let (host, origin, name) = (parts.next()?.to_owned(), parts.next()?, parts.next()?);
+        let key = if name.is_empty() {
+            BucketKey::Origin(origin.into())
+        } else {
+            BucketKey::Named(origin.into(), name.into())
+        };
+        Some(Self { key, host, freeze: Freeze { until, cause: FreezeCause::Throttled(kind) } })
+    }
+}
+
+/// Freezes to be sent to the other processes.
+#[derive(Debug, Default)]
+pub(crate) struct FreezeOutbox {
+    pending: Mutex<Vec<SharedFreeze>>,
+    /// Wakes the exchange.
+    pub(crate) news: Arc<tokio::sync::Notify>,
+}
+
+impl FreezeOutbox {
+    /// Keeps a freeze for the next exchange. A failing server is each process's own experience, and is not shared.
+    pub(crate) fn publish(&self, key: &BucketKey, host: &str, freeze: Freeze) {
+        let shared = SharedFreeze { key: key.clone(), host: host.to_owned(), freeze };
+        if shared.text().is_none() {
+            return;
+        }
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.retain(|known| known.key != shared.key);
+        if pending.len() >= PENDING_MAX {
+            pending.remove(0);
+        }
+        pending.push(shared);
+        self.news.notify_one();
+    }
+
+    /// Keeps what could not be sent, unless a newer freeze of the same bucket came meanwhile or it is over.
+    #[cfg(feature = "redis")]
+    pub(crate) fn restore(&self, unsent: Vec<SharedFreeze>, now: Timestamp) {
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        for shared in unsent {
+            let is_known = pending.iter().any(|known| known.key == shared.key);
+            if !is_known && shared.freeze.until > now && pending.len() < PENDING_MAX {
+                pending.push(shared);
+            }
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn take(&self) -> Vec<SharedFreeze> {
+        std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A freeze survives the way through the store.
+    #[test]
+    fn a_freeze_is_read_as_it_was_written() {
+        let until = Timestamp::from_unix_seconds(1_700_000_000);
+        let cause = FreezeCause::Throttled(ThrottleKind::Day);
+        for key in [
+            BucketKey::Origin("api.example.com abc".into()),
+            BucketKey::Named("api.example.com".into(), "core".into()),
+        ] {
+            let shared =
+                SharedFreeze { key, host: "api.example.com".to_owned(), freeze: Freeze { until, cause } };
+            assert_eq!(SharedFreeze::read(&shared.text().unwrap(), until), Some(shared));
+        }
+        assert_eq!(SharedFreeze::read("block 1", until), None);
+    }
+}

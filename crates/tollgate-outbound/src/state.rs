@@ -1,0 +1,38 @@
+//! What all clones of an [`Outbound`](crate::Outbound) and all its guards share.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tollgate::Engine;
+
+use crate::queues::Queues;
+use crate::report::AtomicTotals;
+use crate::retry::RetryBudgets;
+use crate::settings::Settings;
+use crate::shared_freezes::FreezeOutbox;
+
+pub(crate) struct Shared<S> {
+    pub(crate) engine: Engine<S>,
+    pub(crate) settings: Settings,
+    /// Held for a few map operations, never across an await.
+    queues: Mutex<Queues>,
+    /// Held for a few map operations too.
+    budgets: Mutex<RetryBudgets>,
+    pub(crate) totals: AtomicTotals,
+    pub(crate) outbox: FreezeOutbox,
+}
+
+impl<S> Shared<S> {
+    pub(crate) fn new(engine: Engine<S>, settings: Settings, queues: Queues) -> Self {
+        let budgets = Mutex::new(RetryBudgets::new(&settings.retry));
+        let (totals, outbox) = (AtomicTotals::default(), FreezeOutbox::default());
+        Self { engine, settings, queues: Mutex::new(queues), budgets, totals, outbox }
+    }
+
+    pub(crate) fn queues(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn budgets(&self) -> MutexGuard<'_, RetryBudgets> {
+        self.budgets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

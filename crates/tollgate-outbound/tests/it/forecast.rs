@@ -1,0 +1,40 @@
+//! Forecasts: when the last of several calls could leave.
+
+use tollgate::Ticks;
+use tollgate_outbound::{Basis, Refusal};
+
+use crate::fixture::{Client, call, run_tasks, settings};
+
+/// A forecast is the instant at which the last call leaves, with the calls that wait already before it.
+#[tokio::test]
+async fn a_forecast_is_when_the_last_call_leaves() {
+    let client = Client::new("limits: [{name: payments, by: [host], rate: 2/s, burst: 2}]", settings());
+    let now = client.outbound.forecast(&call(), 2).await.unwrap();
+    assert_eq!((now.wait, now.bucket), (Ticks::ZERO, None));
+    let later = client.outbound.forecast(&call(), 7).await.unwrap();
+    assert_eq!(later.wait, Ticks::from_millis(2_500));
+    assert_eq!(later.bucket, Some(("payments".to_owned(), Basis::Policy)));
+    for _ in 0..2 {
+        client.outbound.acquire(&call()).await.unwrap().finish(None).await;
+    }
+    let waits = client.start(call());
+    run_tasks().await;
+    let behind = client.outbound.forecast(&call(), 1).await.unwrap();
+    assert_eq!(behind.wait, Ticks::from_secs(1), "one call waits already");
+    drop(waits);
+}
+
+/// The numbers of the server count too, and a cost that can never pass is refused.
+#[tokio::test]
+async fn the_servers_numbers_are_in_the_forecast() {
+    let client = Client::new("limits: [{name: open, by: [host], rate: 1000/s}]", settings());
+    let first = client.outbound.acquire(&call()).await.unwrap();
+    let headers = [("ratelimit-policy", r#""default";q=10;w=60"#), ("ratelimit", r#""default";r=5;t=30"#)];
+    client.answer(first, 200, &headers).await;
+    assert_eq!(client.outbound.forecast(&call(), 5).await.unwrap().wait, Ticks::ZERO);
+    let later = client.outbound.forecast(&call(), 16).await.unwrap();
+    assert_eq!(later.wait, Ticks::from_secs(90), "5 now, 10 after 30 s, 1 after another minute");
+    assert_eq!(later.bucket.unwrap().1, Basis::Server);
+    let never = client.outbound.forecast(&call().cost(1_001).unwrap(), 1).await;
+    assert!(matches!(never, Err(Refusal::Never { capacity: 1000, .. })), "{never:?}");
+}

@@ -1,0 +1,186 @@
+//! Freezes: a refusal of the server stops every caller behind its bucket, and one probe ends it.
+
+use std::time::Duration;
+
+use tollgate::Ticks;
+use tollgate_outbound::{Basis, Call, Failure, FreezeCause, Refusal, ThrottleKind};
+
+use crate::fixture::{Client, HOST, call, left, run_tasks, settings};
+
+const OPEN: &str = "limits: [{name: open, by: [host], rate: 10_000/s}]";
+
+/// After a 429 with Retry-After no call leaves before it, then one, and the others after its success.
+#[tokio::test]
+async fn a_refusal_stops_all_callers_and_one_probe_ends_it() {
+    let client = Client::new(OPEN, settings());
+    let refused = client.outbound.acquire(&call()).await.unwrap();
+    client.answer(refused, 429, &[("retry-after", "10")]).await;
+    let mut waiting: Vec<_> = (0..20).map(|_| client.start(call())).collect();
+    client.advance(Duration::from_millis(9_999)).await;
+    assert!(waiting.iter().all(|call| !call.is_finished()), "a call left during the freeze");
+    // The jitter is at most a tenth and 100 ms.
+    client.advance(Duration::from_millis(1_101)).await;
+    let probes: Vec<usize> =
+        waiting.iter().enumerate().filter(|(_, call)| call.is_finished()).map(|(at, _)| at).collect();
+    assert_eq!(probes, [0], "one call finds out, the first");
+    let probe = left(waiting.remove(0)).await;
+    client.answer(probe, 200, &[]).await;
+    let mut rounds = 0;
+    while !waiting.is_empty() {
+        let (finished, rest): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|call| call.is_finished());
+        assert!(!finished.is_empty());
+        assert!(finished.len() <= 2 << rounds, "{} calls at once in round {rounds}", finished.len());
+        for call in finished {
+            let guard = left(call).await;
+            client.answer(guard, 200, &[]).await;
+        }
+        waiting = rest;
+        rounds += 1;
+    }
+}
+
+/// A probe that is refused again freezes the bucket again. One whose caller goes away leaves the probe to the next.
+#[tokio::test]
+async fn a_probe_may_fail_or_go_away() {
+    let client = Client::new(OPEN, settings());
+    let refused = client.outbound.acquire(&call()).await.unwrap();
+    client.answer(refused, 429, &[("retry-after", "1")]).await;
+    let (first, second) = (client.start(call()), client.start(call()));
+    client.advance(Duration::from_secs(2)).await;
+    let probe = left(first).await;
+    assert!(!second.is_finished());
+    client.answer(probe, 429, &[("retry-after", "1")]).await;
+    client.advance(Duration::from_secs(2)).await;
+    let probe = left(second).await;
+    let third = client.start(call());
+    run_tasks().await;
+    assert!(!third.is_finished());
+    drop(probe);
+    run_tasks().await;
+    left(third).await.finish(None).await;
+}
+
+/// A response to a call that left before the freeze does not end it.
+#[tokio::test]
+async fn an_older_response_does_not_end_a_freeze() {
+    let client = Client::new(OPEN, settings());
+    let (slow, refused) =
+        (client.outbound.acquire(&call()).await.unwrap(), client.outbound.acquire(&call()).await.unwrap());
+    client.answer(refused, 429, &[("retry-after", "5")]).await;
+    client.answer(slow, 200, &[]).await;
+    let waits = client.start(call());
+    run_tasks().await;
+    assert!(!waits.is_finished());
+}
+
+/// A refusal concerns one server and one credential.
+#[tokio::test]
+async fn other_servers_and_credentials_go_on() {
+    let client = Client::new("limits: [{name: open, rate: 10_000/s}]", settings());
+    let with_key = |key: &str| Call::to(HOST).with("api_key", key).unwrap();
+    let refused = client.outbound.acquire(&with_key("a")).await.unwrap();
+    client.answer(refused, 429, &[("retry-after", "5")]).await;
+    client.outbound.acquire(&with_key("b")).await.unwrap().finish(None).await;
+    client.outbound.acquire(&Call::to("other.example.com")).await.unwrap().finish(None).await;
+    let waits = client.start(with_key("a"));
+    run_tasks().await;
+    assert!(!waits.is_finished());
+    assert!(!format!("{:?}", client.outbound.report()).contains("api_key"), "a credential is not shown");
+}
+
+/// A call that may not wait for the end of a freeze learns the instant at once.
+#[tokio::test]
+async fn a_long_freeze_is_an_error_with_its_instant() {
+    let client = Client::new(OPEN, settings());
+    let refused = client.outbound.acquire(&call()).await.unwrap();
+    let now = client.time.now();
+    client.answer(refused, 429, &[("retry-after", "3600")]).await;
+    let refusal = client.outbound.acquire(&call()).await.err().unwrap();
+    let Refusal::TooLate { bucket, basis, until, .. } = &refusal else { panic!("{refusal}") };
+    assert_eq!((bucket.as_str(), *basis), (HOST, Basis::Server));
+    assert!(until.since(now) >= Ticks::from_secs(3_600), "{until:?}");
+    assert!(refusal.to_string().contains(HOST) && refusal.to_string().contains("the server"), "{refusal}");
+}
+
+/// Money is no matter of waiting.
+#[tokio::test]
+async fn an_exhausted_budget_is_an_error() {
+    let client = Client::new(OPEN, settings());
+    let guard = client.outbound.acquire(&call()).await.unwrap();
+    let headers = crate::fixture::header_map(&[("content-type", "application/json")]);
+    let mut response = client.response(429, &headers);
+    let body = br#"{"error":{"message":"You exceeded your current quota","type":"insufficient_quota","code":"insufficient_quota"}}"#;
+    response.body = Some(body);
+    let signals = guard.settle(&response, None).await;
+    assert_eq!(signals.throttle.map(|throttle| throttle.kind), Some(ThrottleKind::Money));
+    let refusal = client.outbound.acquire(&call()).await.err().unwrap();
+    let Refusal::Exhausted { kind, until, .. } = &refusal else { panic!("{refusal}") };
+    assert!(*kind == ThrottleKind::Money && until.is_some());
+}
+
+/// Without Retry-After the pause grows with each refusal in a row.
+#[tokio::test]
+async fn refusals_without_a_time_back_off() {
+    let client = Client::new(OPEN, settings());
+    let mut pauses = Vec::new();
+    let mut guard = client.outbound.acquire(&call()).await.unwrap();
+    for _ in 0..4 {
+        client.answer(guard, 429, &[]).await;
+        let frozen = client.outbound.report().buckets.iter().find_map(|bucket| bucket.frozen).unwrap();
+        assert_eq!(frozen.cause, FreezeCause::Throttled(ThrottleKind::Rate));
+        pauses.push(frozen.until.since(client.time.now()).as_micros() / 1_000_000);
+        let next = client.start(call());
+        run_tasks().await;
+        client.advance(frozen.until.since(client.time.now()).into()).await;
+        guard = left(next).await;
+    }
+    assert_eq!(pauses, [1, 2, 4, 8]);
+}
+
+/// Five failures in a row open the circuit: calls fail at once until one attempt succeeds.
+#[tokio::test]
+async fn a_failing_server_is_left_alone() {
+    let client = Client::new(OPEN, settings());
+    for _ in 0..5 {
+        let guard = client.outbound.acquire(&call()).await.unwrap();
+        guard.fail(Failure::Unanswered).await;
+    }
+    let refusal = client.outbound.acquire(&call()).await.err().unwrap();
+    let Refusal::CircuitOpen { failures, .. } = &refusal else { panic!("{refusal}") };
+    assert_eq!(*failures, 5);
+    client.advance(Duration::from_millis(1_101)).await;
+    let probe = client.outbound.acquire(&call()).await.unwrap();
+    client.answer(probe, 200, &[]).await;
+    client.outbound.acquire(&call()).await.unwrap().finish(None).await;
+}
+
+/// A thousand waiters do not return as a herd: after the probe their number grows with the successes.
+#[tokio::test]
+async fn a_thousand_waiters_return_step_by_step() {
+    let client = Client::new(OPEN, settings());
+    let refused = client.outbound.acquire(&call()).await.unwrap();
+    client.answer(refused, 429, &[("retry-after", "10")]).await;
+    let mut waiting: Vec<_> = (0..1_000).map(|_| client.start(call())).collect();
+    run_tasks().await;
+    client.advance(Duration::from_millis(11_101)).await;
+    let mut at_once = Vec::new();
+    while !waiting.is_empty() {
+        for _ in 0..50 {
+            run_tasks().await;
+        }
+        let (finished, rest): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|call| call.is_finished());
+        at_once.push(finished.len());
+        waiting = rest;
+        // One round trip for all of them, and no call leaves meanwhile.
+        client.advance(Duration::from_millis(50)).await;
+        for call in finished {
+            let guard = left(call).await;
+            let headers = http::HeaderMap::new();
+            guard.settle(&client.response(200, &headers), None).await;
+        }
+        assert!(at_once.len() < 100, "{at_once:?}");
+    }
+    assert_eq!(at_once[0], 1, "{at_once:?}");
+    assert!(at_once.windows(2).all(|pair| pair[1] <= 2 * pair[0]), "{at_once:?}");
+    assert!(at_once.iter().all(|calls| *calls <= 100), "{at_once:?}");
+}

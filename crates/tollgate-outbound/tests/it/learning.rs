@@ -1,0 +1,150 @@
+//! Learning: the server's numbers hold calls back, and correct the counters of the policy.
+
+use std::time::Duration;
+
+use tollgate_outbound::{Call, Learning, Replenish};
+
+use crate::fixture::{Client, HOST, call, left, run_tasks, settings};
+
+const OPEN: &str = "limits: [{name: open, by: [host], rate: 10_000/s}]";
+const SECOND: Duration = Duration::from_secs(1);
+
+/// No more calls are under way than the server says are left, whatever the policy admits.
+#[tokio::test]
+async fn calls_under_way_count_against_what_the_server_says_is_left() {
+    let client = Client::new(OPEN, settings());
+    let first = client.outbound.acquire(&call()).await.unwrap();
+    // Two calls leave before the first response: the server may not have counted them.
+    let (second, third) =
+        (client.outbound.acquire(&call()).await.unwrap(), client.outbound.acquire(&call()).await.unwrap());
+    let headers = [("ratelimit-policy", r#""default";q=100;w=60"#), ("ratelimit", r#""default";r=4;t=30"#)];
+    client.answer(first, 200, &headers).await;
+    let more: Vec<_> = (0..5).map(|_| client.start(call())).collect();
+    run_tasks().await;
+    let gone = more.iter().filter(|call| call.is_finished()).count();
+    assert_eq!(gone, 2, "four are left, and two of them are taken by calls under way");
+    drop((second, third));
+    client.advance(Duration::from_secs(29)).await;
+    assert_eq!(more.iter().filter(|call| call.is_finished()).count(), 2);
+}
+
+/// A response that was overtaken does not undo the numbers of a newer call.
+#[tokio::test]
+async fn a_late_response_does_not_undo_a_newer_one() {
+    let client = Client::new(OPEN, settings());
+    let old = client.outbound.acquire(&call()).await.unwrap();
+    let new = client.outbound.acquire(&call()).await.unwrap();
+    client.answer(new, 200, &[("ratelimit", r#""default";r=0;t=30"#)]).await;
+    client.answer(old, 200, &[("ratelimit", r#""default";r=90;t=30"#)]).await;
+    let waits = client.start(call());
+    run_tasks().await;
+    assert!(!waits.is_finished());
+    client.advance(Duration::from_secs(30)).await;
+    left(waits).await.finish(None).await;
+}
+
+/// After the reset of a long window one call finds out whether it was one, and the others follow.
+#[tokio::test]
+async fn after_a_reset_one_call_goes_first() {
+    let client = Client::new(OPEN, settings());
+    let first = client.outbound.acquire(&call()).await.unwrap();
+    let headers = [("ratelimit-policy", r#""default";q=5;w=60"#), ("ratelimit", r#""default";r=0;t=30"#)];
+    client.answer(first, 200, &headers).await;
+    let mut waiting: Vec<_> = (0..4).map(|_| client.start(call())).collect();
+    client.advance(Duration::from_secs(30)).await;
+    assert_eq!(waiting.iter().filter(|call| call.is_finished()).count(), 1);
+    let probe = left(waiting.remove(0)).await;
+    let headers = [("ratelimit-policy", r#""default";q=5;w=60"#), ("ratelimit", r#""default";r=4;t=60"#)];
+    client.answer(probe, 200, &headers).await;
+    for _ in 0..10 {
+        run_tasks().await;
+    }
+    assert!(waiting.iter().all(|call| call.is_finished()));
+}
+
+/// A bucket that refills steadily lets calls leave as it refills, and not only when it is full.
+#[tokio::test]
+async fn a_steady_refill_is_used_as_it_comes() {
+    let mut settings = settings();
+    settings.replenish = Replenish::Steadily;
+    let client = Client::new(OPEN, settings);
+    let first = client.outbound.acquire(&call()).await.unwrap();
+    let headers = [("ratelimit-policy", r#""default";q=60;w=60"#), ("ratelimit", r#""default";r=0;t=60"#)];
+    client.answer(first, 200, &headers).await;
+    let (second, third) = (client.start(call()), client.start(call()));
+    run_tasks().await;
+    assert!(!second.is_finished());
+    client.advance(SECOND).await;
+    assert!(second.is_finished() && !third.is_finished());
+    client.advance(SECOND).await;
+    assert!(third.is_finished());
+}
+
+/// The server counts a route in a bucket that it names. Unknown routes send one call first, and routes of the same
+/// bucket share its numbers.
+#[tokio::test]
+async fn buckets_are_discovered() {
+    let mut settings = settings();
+    settings.discovers_buckets = true;
+    let client = Client::new(OPEN, settings);
+    let to = |route: &str| Call::to(HOST).with("route", route).unwrap();
+    let first = client.outbound.acquire(&to("GET /a")).await.unwrap();
+    let second = client.start(to("GET /a"));
+    run_tasks().await;
+    assert!(!second.is_finished(), "the bucket of the route is not known yet");
+    let headers = [
+        ("x-ratelimit-bucket", "abcd"),
+        ("x-ratelimit-limit", "5"),
+        ("x-ratelimit-remaining", "1"),
+        ("x-ratelimit-reset-after", "7.5"),
+    ];
+    client.answer(first, 200, &headers).await;
+    run_tasks().await;
+    let second = left(second).await;
+    let third = client.start(to("GET /a"));
+    let other = client.outbound.acquire(&to("GET /b")).await.unwrap();
+    run_tasks().await;
+    assert!(!third.is_finished(), "one was left, and it is taken");
+    // The other route has a bucket of its own.
+    client.answer(other, 200, &[("x-ratelimit-bucket", "efgh"), ("x-ratelimit-remaining", "4")]).await;
+    drop(second);
+}
+
+/// A counter that has more left than the server is lowered, so that other processes on the same store see it.
+#[tokio::test]
+async fn a_generous_counter_shrinks() {
+    let client = Client::new("limits: [{name: my-default, by: [host], rate: 100/h}]", settings());
+    let first = client.outbound.acquire(&call()).await.unwrap();
+    client.answer(first, 200, &[("ratelimit", r#""default";r=10;t=60"#)]).await;
+    let engine = client.outbound.engine();
+    let request = tollgate::CheckRequest::new().with("host", HOST).unwrap();
+    let left =
+        engine.operator().peek(&request, engine.now()).await.limits().next().unwrap().outcome.remaining;
+    assert_eq!(left, 10);
+}
+
+/// A counter that has less left than the server grows, but only after several responses that say so while calls wait.
+#[tokio::test]
+async fn a_strict_counter_grows_with_evidence() {
+    for (learning, grows) in [(Learning::Follow, true), (Learning::Shrink, false)] {
+        let mut settings = settings();
+        settings.learning = learning;
+        settings.max_wait = Duration::from_secs(7_200);
+        let client = Client::new(
+            "limits: [{name: my-default, by: [host], rate: 4/h, algorithm: fixed-window}]",
+            settings,
+        );
+        let mut under_way = Vec::new();
+        for _ in 0..4 {
+            under_way.push(client.outbound.acquire(&call()).await.unwrap());
+        }
+        let waits = client.start(call());
+        run_tasks().await;
+        for (number, guard) in under_way.into_iter().enumerate() {
+            assert!(number >= 3 || !waits.is_finished(), "after {number} responses");
+            client.answer(guard, 200, &[("ratelimit", r#""default";r=50;t=60"#)]).await;
+        }
+        run_tasks().await;
+        assert_eq!(waits.is_finished(), grows, "{learning:?}");
+    }
+}

@@ -1,0 +1,12 @@
+//! Calls in virtual time: a test moves the clock, and nothing waits in real time.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
+
+mod dialects;
+mod fixture;
+mod forecast;
+mod freeze;
+mod layer;
+mod fuzz;
+mod learning;
+mod waiting;

@@ -105,25 +105,13 @@ pub(super) struct WindowBounds {
 }
 
 impl WindowBounds {
-    /// Charges a request in the second of `now`, unless another limit denies it.
-    pub(super) fn charge(
-        &mut self,
-        window: SecondsWindow,
-        (now, cost): (Timestamp, u64),
-        denied_elsewhere: bool,
-    ) -> Extremes {
+    /// Charges a request in the second of `now`.
+    pub(super) fn charge(&mut self, window: SecondsWindow, now: Timestamp, cost: u64) -> Extremes {
         let second = now.unix_micros() / TICKS_PER_SECOND;
-        let denied = Extremes {
-            fewest: !self.fewest.fits(second, window.fewest, window.limit, cost),
-            most: !self.most.fits(second, window.most, window.limit, cost),
-        };
-        if !denied.fewest && !denied_elsewhere {
-            self.fewest.add(second, cost);
+        Extremes {
+            fewest: !self.fewest.charge(second, (window.fewest, window.limit), cost),
+            most: !self.most.charge(second, (window.most, window.limit), cost),
         }
-        if !denied.most && !denied_elsewhere {
-            self.most.add(second, cost);
-        }
-        denied
     }
 }
 
@@ -135,18 +123,19 @@ struct Admitted {
 }
 
 impl Admitted {
-    fn fits(&mut self, second: u64, length: u64, limit: u64, cost: u64) -> bool {
+    /// Charges a request if it fits into a window of this length and limit. Returns whether it does.
+    fn charge(&mut self, second: u64, (length, limit): (u64, u64), cost: u64) -> bool {
         while let Some((_, units)) = self.seconds.pop_front_if(|(oldest, _)| *oldest + length <= second) {
             self.units -= units;
         }
-        self.units.saturating_add(cost) <= limit
-    }
-
-    fn add(&mut self, second: u64, cost: u64) {
+        if self.units.saturating_add(cost) > limit {
+            return false;
+        }
         self.units += cost;
         match self.seconds.back_mut() {
             Some((newest, units)) if *newest >= second => *units += cost,
             _ => self.seconds.push_back((second, cost)),
         }
+        true
     }
 }

@@ -186,7 +186,12 @@ impl Sizes {
         let QuotaShape::Reservoir { units, period, capacity } = self.shape else {
             let QuotaShape::Sliding(_, Coarse::Range(window)) = self.shape else { return None };
             let bounds = used.window_bounds.get_or_insert_default();
-            return Some(bounds.charge(window, (asked.now, asked.cost), asked.denied_elsewhere));
+            let before = asked.denied_elsewhere.then(|| bounds.clone());
+            let extremes = bounds.charge(window, asked.now, asked.cost);
+            if let Some(before) = before {
+                *bounds = before;
+            }
+            return Some(extremes);
         };
         let bucket =
             CreditBucket { gain: units.saturating_mul(ONE), capacity: capacity.saturating_mul(period) };

@@ -82,7 +82,7 @@ fn prepared(mut settings: Settings) -> Result<Prepared, String> {
     // Counters of an earlier process continue on its clock. A shared store has its own clock.
     let own_state = state_dir.filter(|_| matches!(settings.store, StoreChoice::Memory));
     let clock = Clock::resumed(snapshot::wall(own_state));
-    let tls = settings.tls.take().map(|files| Tls::open(files, clock.now())).transpose()?;
+    let tls = settings.tls.clone().map(|files| Tls::open(files, clock.now())).transpose()?;
     let config = &mut settings.config;
     let callers = config.callers.as_ref();
     let callers = callers.map(|path| CallersFile::open(path, &config.reader, clock.now())).transpose()?;

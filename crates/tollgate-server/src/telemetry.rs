@@ -17,12 +17,11 @@ use crate::protocol::Protocol;
 use crate::random;
 
 pub(crate) mod names;
-mod striped;
+pub(crate) mod striped;
 mod histogram;
 mod ledger;
 mod sketch;
 mod top;
-mod changed_keys;
 mod unlimited;
 mod events;
 mod recent;
@@ -42,7 +41,6 @@ pub(crate) mod trace;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use changed_keys::{ChangedKey, ChangedKeys, most_changed};
 pub(crate) use compat::{Key, RuleVerdict};
 pub(crate) use connections::Open;
 pub(crate) use exposition::METRICS_TYPE;

@@ -367,7 +367,12 @@ impl Policy {
     /// Whether any decision by this policy depends on an attribute of this name.
     #[must_use]
     pub fn uses(&self, attribute: &str) -> bool {
-        self.shard_by() == Some(attribute) || self.limits().iter().any(|limit| limit.uses(attribute))
+        self.attributes_used().any(|name| name == attribute)
+    }
+
+    /// The attributes that decisions by this policy depend on. One may come more than once.
+    pub fn attributes_used(&self) -> impl Iterator<Item = &str> {
+        self.shard_by().into_iter().chain(self.limits().iter().flat_map(Limit::attributes))
     }
 
     /// The meaning of each limit, in a sentence.

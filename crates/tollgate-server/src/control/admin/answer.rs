@@ -2,6 +2,7 @@
 //! every attempt that the role did not permit.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::Request;
@@ -16,6 +17,8 @@ use tollgate_tower::attributes::Spelled;
 
 use super::Admin;
 use super::form::{self, BlockForm, KeyForm, OverrideForm, Query, Reach, ResetForm};
+use super::guard::bearer;
+use super::past_hour::LAST_MAX;
 use super::reply::AdminClient;
 use super::route::Verb;
 use super::tail::EventBody;
@@ -24,6 +27,7 @@ use super::view::{
     self, AsGivenView, BlockView, Depth, ExpiringOverrideView, ExplainedRequest, ExplanationView, Instant,
     LastDeniedView, LimitFooting, LimitsView, OtherView, OverrideView,
 };
+use super::web_console::FormFields;
 use super::wording::{
     joined, not_begun, not_counted, not_with_a_body, own_limits, remarked, stranger, texts, unforgotten,
     unknown_limit,
@@ -39,7 +43,7 @@ use crate::service::comparison::ComparisonStatus;
 use crate::service::throttle::ForgottenCalls;
 
 /// The name of the candidate in findings.
-const CANDIDATE: &str = "candidate";
+pub(super) const CANDIDATE: &str = "candidate";
 
 /// The answer to a request.
 pub(super) enum AdminAnswer {
@@ -131,6 +135,15 @@ impl ControlPlane {
             }
             Verb::Fleet => AdminAnswer::json(&self.fleet.roster().await),
             Verb::Diff => self.diff(&act, request).await,
+            Verb::Numbers => self.own_numbers().await,
+            Verb::History => {
+                let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
+                AdminAnswer::json(&self.history(fields.get("limit"))?)
+            }
+            Verb::Requests => {
+                let last = Query::read(request.uri().query(), &["last"])?.last()?;
+                self.kept_requests(&act, last.unwrap_or(LAST_MAX)).await
+            }
             Verb::Compared(id) => standing(self.service.comparison.standing(id, act.now)),
             Verb::Stop(id) => {
                 act.audit(&id.to_string(), "stopped");
@@ -172,7 +185,8 @@ impl ControlPlane {
             Verb::Limits | Verb::Top | Verb::Tail | Verb::Audit | Verb::Fleet => {
                 Err(not_with_a_body(act.verb))
             }
-            Verb::Diff | Verb::Compared(_) | Verb::Stop(_) => Err(not_with_a_body(act.verb)),
+            Verb::Diff | Verb::Requests | Verb::Numbers | Verb::History => Err(not_with_a_body(act.verb)),
+            Verb::Compared(_) | Verb::Stop(_) => Err(not_with_a_body(act.verb)),
         }
     }
 
@@ -466,9 +480,16 @@ impl ControlPlane {
         AdminAnswer::json(&json!({ "restored": restored, "still_ruled": self.others(act, scope, |_| true) }))
     }
 
-    /// Shows what a candidate would change, and on request starts counting how many decisions it changes from now on.
+    /// Shows what a candidate would change. On request it shows how many decisions of the last requests it would have
+    /// changed, or starts counting how many it changes from now on.
     async fn diff(&self, act: &Act<'_>, request: Request<Incoming>) -> Result<AdminAnswer, Problem> {
-        let lasting = Query::read(request.uri().query(), &["for"])?.comparison()?;
+        let query = request.uri().query().map(str::to_owned);
+        let query = Query::read(query.as_deref(), &["for", "last", "fleet", "node"])?;
+        let (lasting, last, scope) = (query.comparison()?, query.last()?, query.scope()?);
+        if lasting.is_some() && last.is_some() {
+            return Err(Problem::invalid("for and last: give one of them"));
+        }
+        let token = bearer(request.headers()).unwrap_or_default().to_owned();
         let text = request_body::read_any(request, BATCH_BYTES_MAX).await?;
         let candidate = Policy::compile_for(CANDIDATE, &text, self.service.identity.credentials())
             .map_err(|findings| Problem::of_admin(AdminProblem::WrongPolicy, findings.to_string()))?;
@@ -479,7 +500,15 @@ impl ControlPlane {
             "unchanged": difference.unchanged,
             "warnings": candidate.warnings().to_string().lines().collect::<Vec<_>>(),
         });
-        if let Some(lasting) = lasting {
+        if let Some(last) = last {
+            let policies = [self.service.engine.policy(), Arc::new(candidate)];
+            let view = self.past(policies, last, &self.meant(&scope).await?, &token).await?;
+            act.audit(
+                "the last requests",
+                &format!("{} of them compared", view.comparison.tallied.decisions),
+            );
+            document["decisions"] = serde_json::to_value(&view).unwrap_or_default();
+        } else if let Some(lasting) = lasting {
             let until = act.now + lasting;
             let id = self
                 .service

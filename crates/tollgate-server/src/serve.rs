@@ -86,7 +86,7 @@ fn prepared(mut settings: Settings) -> Result<Prepared, String> {
     let config = &mut settings.config;
     let callers = config.callers.as_ref();
     let callers = callers.map(|path| CallersFile::open(path, &config.reader, clock.now())).transpose()?;
-    config.reader.callers = callers.as_ref().map(|callers| callers.live());
+    config.reader.callers = callers.as_ref().map(|callers| callers.active());
     config.taking.reader.callers = config.reader.callers.clone();
     let identity = Identity::of(&config.reader);
     let start =
@@ -145,7 +145,7 @@ async fn serve(mut prepared: Prepared, console: &mut Console) -> Result<(), Stri
     let Started {
         control,
         watcher,
-        beside,
+        files,
         store,
         snapshots,
         operator_state,
@@ -165,7 +165,7 @@ async fn serve(mut prepared: Prepared, console: &mut Console) -> Result<(), Stri
     }
     tokio::spawn(follow_wall(Arc::clone(service)));
     tokio::spawn(web_console::record(Arc::clone(&control)));
-    tokio::spawn(watcher.run(Arc::clone(service), beside, hangups));
+    tokio::spawn(watcher.run(Arc::clone(service), files, hangups));
     let (stop, stopped) = watch::channel(false);
     let spans = observability::start(&control, traces, &clock)?;
     let OpenListeners { servers, health } =

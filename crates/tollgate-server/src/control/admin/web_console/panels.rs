@@ -50,7 +50,7 @@ impl OverviewSource<'_> {
         }
     }
 
-    /// What each limit denied, and would have denied in shadow.
+    /// The denials of each limit, and those in shadow.
     fn limits(&self) -> Panel {
         let policy = self.control.service.engine.policy();
         let names = self.control.limit_names();
@@ -284,7 +284,7 @@ impl OverviewSource<'_> {
         }
     }
 
-    /// What callers hold.
+    /// The permits and reservations that callers hold.
     fn holds(&self) -> Panel {
         let entry = |(name, held): (&String, &HoldNumbers)| {
             PanelEntry::new([

@@ -1,7 +1,7 @@
 //! The bodies of the fuzz targets of the server, as plain functions, so that a test on stable runs them too. No part of the fuzz
 //! crate, which the tests of the core include: the targets and the server's tests include this file.
 
-use tollgate_server::fuzzing::{CommandArguments, commands, framed, held, path, check_request, replies};
+use tollgate_server::fuzzing::{CommandArguments, check_request, commands, framed, held, path, replies};
 
 /// No bytes make the reader of framing panic, and as many of them pass wherever they are cut.
 pub(crate) fn gateway_framing(bytes: &[u8]) {

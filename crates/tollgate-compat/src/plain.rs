@@ -61,7 +61,8 @@ impl Checked {
             headers.insert("Retry-After".to_owned(), wait.div_ceil(1_000).to_string().into());
         }
         let verdict = if is_allowed { "allow" } else { "deny" };
-        let refusal = answer.refusal.or_else(|| refusal(rls_request, &answer.statuses)).filter(|_| !is_allowed);
+        let refusal =
+            answer.refusal.or_else(|| refusal(rls_request, &answer.statuses)).filter(|_| !is_allowed);
         let (cause, reason, detail) = match refusal {
             Some(Refusal { cause, reason, detail }) => (Some(cause), Some(reason), detail),
             None => (None, None, None),

@@ -348,7 +348,8 @@ mod tests {
             ..Reader::default()
         };
         let identity = Identity::of(&reader);
-        let identified = |name, value| identified(&identity, &[(name, value)], AttributeOrigin::Trusted).remove(0);
+        let identified =
+            |name, value| identified(&identity, &[(name, value)], AttributeOrigin::Trusted).remove(0);
         // Regression: `block caller=2001:db8::1` blocked a value that no request has, and `get` found no counter.
         for (given, kept) in [
             ("10.0.0.1", "caller=10.0.0.1"),
@@ -423,13 +424,19 @@ mod tests {
         let callers = Callers::read("c", b"callers: [{key: k1, tenant: acme, plan: pro}]").unwrap();
         let reader = Reader { callers: Some(ActiveCallers::new(callers)), ..Reader::default() };
         let identity = Identity::of(&reader);
-        let known =
-            identified(&identity, &[("api_key", "k1"), ("plan", "enterprise"), ("ip", "::1")], AttributeOrigin::Trusted);
+        let known = identified(
+            &identity,
+            &[("api_key", "k1"), ("plan", "enterprise"), ("ip", "::1")],
+            AttributeOrigin::Trusted,
+        );
         let digest = CredentialDigest::of("k1");
         assert_eq!(
             known,
             [format!("api_key={digest}"), "ip=::1".into(), "plan=pro".into(), "tenant=acme".into()]
         );
-        assert_eq!(identified(&identity, &[("api_key", "k2"), ("ip", "::1")], AttributeOrigin::Trusted), ["ip=::1"]);
+        assert_eq!(
+            identified(&identity, &[("api_key", "k2"), ("ip", "::1")], AttributeOrigin::Trusted),
+            ["ip=::1"]
+        );
     }
 }

@@ -13,7 +13,7 @@ use crate::cli::DiffArguments;
 use crate::console::Console;
 use crate::control::admin::{changes, fields};
 use crate::disk;
-use crate::operate::{Client, blocking, cell, show_fields, table};
+use crate::operate::{Client, blocking, show_fields};
 use crate::policy_file;
 use crate::policy_file::Rules;
 use crate::replay;
@@ -34,7 +34,9 @@ pub(crate) fn run(arguments: &DiffArguments, console: &mut Console) -> u8 {
                 USAGE
             }
         },
-        (true, [new]) => blocking(console, async |console| compare_with_server(new, arguments, console).await),
+        (true, [new]) => {
+            blocking(console, async |console| compare_with_server(new, arguments, console).await)
+        }
         (compare_with_server, _) => {
             let accepted = if compare_with_server {
                 "policy diff NEW --live"
@@ -177,7 +179,11 @@ fn show_past(decisions: &Value, console: &mut Console) {
 }
 
 /// Compares a candidate with the policy of a running server.
-async fn compare_with_server(new: &Path, arguments: &DiffArguments, console: &mut Console) -> Result<u8, String> {
+async fn compare_with_server(
+    new: &Path,
+    arguments: &DiffArguments,
+    console: &mut Console,
+) -> Result<u8, String> {
     let client = Client::new(&arguments.server)?;
     let text = disk::read(new, FILE_BYTES_MAX as u64).map_err(|error| disk::unreadable(new, &error))?;
     if text.len() > FILE_BYTES_MAX {

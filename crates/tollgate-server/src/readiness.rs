@@ -103,7 +103,8 @@ impl Readiness {
                     error: status.trouble().map(failed),
                 }),
                 store: self.store.as_ref().map(|store| store.report(wall)),
-                operator_state: operator_state_error.map(|error| OperatorStateReport { error: failed(&error) }),
+                operator_state: operator_state_error
+                    .map(|error| OperatorStateReport { error: failed(&error) }),
                 memory: memory.map(|error| MemoryReport { error: failed(&error) }),
             },
         }

@@ -67,7 +67,10 @@ impl ReloadOutcome {
     ///
     /// # Errors
     /// Why a file on disk is not in use, and what became active in spite of that.
-    fn of(policy: Result<PolicyOutcome, String>, files: [Result<FileReload, String>; 2]) -> Result<Self, String> {
+    fn of(
+        policy: Result<PolicyOutcome, String>,
+        files: [Result<FileReload, String>; 2],
+    ) -> Result<Self, String> {
         let (mut also, mut errors) = (Vec::new(), Vec::new());
         let policy = policy.unwrap_or_else(|error| {
             errors.push(error);

@@ -9,7 +9,7 @@ use tollgate::policy::Ended;
 use tollgate::request::{ATTRIBUTES_MAX, COST_MAX};
 use tollgate::{CheckRequest, RequestError, Ticks, Value};
 
-use crate::identity::{Identified, Identity, AttributeOrigin};
+use crate::identity::{AttributeOrigin, Identified, Identity};
 use crate::json_error;
 use crate::problem::Problem;
 

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 
 use tollgate::Decision;
 pub(crate) use tollgate_compat::rls::{
-    Answer, Code, CurrentLimit, Descriptor, NO_LIMIT_APPLIES, Override, Refusal, RlsRequest,
-    Status, Unanswerable, Unit,
+    Answer, Code, CurrentLimit, Descriptor, NO_LIMIT_APPLIES, Override, Refusal, RlsRequest, Status,
+    Unanswerable, Unit,
 };
 
 use crate::decision_json::RefusalText;

@@ -142,17 +142,8 @@ async fn serve(mut prepared: Prepared, console: &mut Console) -> Result<(), Stri
     let (delay, traces) = (settings.drain_delay, settings.traces.take());
     let (clock, tls) = (prepared.clock.clone(), prepared.tls.clone());
     let started = Started::new(prepared, &listeners, console)?;
-    let Started {
-        control,
-        watcher,
-        files,
-        store,
-        snapshots,
-        operator_state,
-        shared,
-        held: _held,
-        announced,
-    } = started;
+    let Started { control, watcher, files, store, snapshots, operator_state, shared, held: _held, announced } =
+        started;
     let service = &control.service;
     let mut news = None;
     if let Some(store) = store {

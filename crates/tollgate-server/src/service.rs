@@ -20,11 +20,11 @@ use crate::policy_file::Rules;
 use crate::protocol::Protocol;
 use crate::store::Stores;
 use crate::telemetry::Meter;
-use throttle_counters::{ThrottleCounters, CounterTable};
 use comparison::PolicyComparison;
 use holds::Holds;
 use request_ring::RequestRing;
 use rls::Envoy;
+use throttle_counters::{CounterTable, ThrottleCounters};
 use tollgate_compat::{ActiveConfig, CompatConfig, Options, Rule, is_guard};
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::shed::Shedder;
@@ -93,7 +93,9 @@ impl<S: Store> Service<S> {
             ring.follow(&policy);
         }
         Self {
-            throttle_counters: ThrottleCounters::new(CounterTable::new(0), |name| engine.ledger().key_family(name)),
+            throttle_counters: ThrottleCounters::new(CounterTable::new(0), |name| {
+                engine.ledger().key_family(name)
+            }),
             engine,
             started_at: clock.now(),
             clock,

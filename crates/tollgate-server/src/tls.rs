@@ -219,11 +219,13 @@ impl TlsFiles {
                 self.key.display()
             )
         })?;
-        Ok([AlpnProtocol::Http, AlpnProtocol::Grpc, AlpnProtocol::Both, AlpnProtocol::Unnamed].map(|inside| {
-            let mut config = config.clone();
-            config.alpn_protocols = inside.protocols();
-            Arc::new(config)
-        }))
+        Ok([AlpnProtocol::Http, AlpnProtocol::Grpc, AlpnProtocol::Both, AlpnProtocol::Unnamed].map(
+            |inside| {
+                let mut config = config.clone();
+                config.alpn_protocols = inside.protocols();
+                Arc::new(config)
+            },
+        ))
     }
 }
 

@@ -8,7 +8,7 @@ use tollgate::{Source, Ticks, Timestamp};
 use super::tree::{Domain, EnvoyConfig, MatchedNode, RateAllowance};
 use crate::counters::Counters;
 use crate::rls::{Answer, Code, CurrentLimit, Descriptor, RlsRequest, Status, Unit};
-use crate::rule::{Answered, REQUEST_LIMIT, Options, Rule};
+use crate::rule::{Answered, Options, REQUEST_LIMIT, Rule};
 
 /// Maximum that one descriptor adds to a counter: more than any limit allows, and small enough that a counter does not
 /// soon overflow.

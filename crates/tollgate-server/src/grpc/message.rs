@@ -8,7 +8,7 @@ use crate::envoy_api::{
     DescriptorStatus, HeaderValue, RateLimit, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
     RateLimitResponse, RateLimitUnit, ResponseCode,
 };
-use crate::rls::{self, Answer, Code, CurrentLimit, Descriptor, Override, RlsRequest, Refusal, Status, Unit};
+use crate::rls::{self, Answer, Code, CurrentLimit, Descriptor, Override, Refusal, RlsRequest, Status, Unit};
 use crate::telemetry::is_crowded;
 
 impl From<RateLimitRequest> for RlsRequest {

@@ -227,8 +227,8 @@ impl<S: Store> Handler<'_, S> {
             |index: usize, error: &dyn std::fmt::Display| Problem::invalid(format!("[{index}]: {error}"));
         if let Some(compat) = self.service.compat() {
             let asked = json_requests.iter().enumerate();
-            let plain =
-                asked.map(|(index, json_request)| json_request.request().map_err(|error| wrong(index, &error)));
+            let plain = asked
+                .map(|(index, json_request)| json_request.request().map_err(|error| wrong(index, &error)));
             let answers = self.check_compat(&compat, &plain.collect::<Result<Vec<_>, _>>()?, now).await;
             return Ok(CompatAnswer::document(
                 answers.map_err(|(index, error)| wrong(index, &error))?.into(),
@@ -359,7 +359,8 @@ impl<S: Store> Handler<'_, S> {
     ) -> Result<Vec<serde_json::Value>, (usize, Unanswerable)> {
         let mut rls_requests = Vec::with_capacity(requests.len());
         for (index, request) in requests.iter().enumerate() {
-            let rls_request = compat.rls_request(request).and_then(|rls_request| rls_request.check().map(|()| rls_request));
+            let rls_request =
+                compat.rls_request(request).and_then(|rls_request| rls_request.check().map(|()| rls_request));
             rls_requests.push(rls_request.map_err(|error| (index, error))?);
         }
         let document = |rls_request| self.compat_document(compat, rls_request, now);

@@ -83,7 +83,12 @@ impl<S: Store> Handler<'_, S> {
         Verified { outcome, proxy, is_head: request.method == Method::HEAD }
     }
 
-    async fn check_request(&self, peer: IpAddr, request: &Parts, family: Family) -> Result<AuthzResult, Problem> {
+    async fn check_request(
+        &self,
+        peer: IpAddr,
+        request: &Parts,
+        family: Family,
+    ) -> Result<AuthzResult, Problem> {
         let service = self.service;
         let parts = (&request.method, &request.uri, &request.headers);
         let attributes = service.reader.of_held(peer, parts, family);

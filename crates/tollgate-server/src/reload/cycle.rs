@@ -13,7 +13,7 @@ use tollgate::store::Store;
 
 use super::guard::{self, PolicySummary};
 use super::last_good::LastGood;
-use super::{PolicyOutcome, Origin, PolicyStatus, Request, Watcher};
+use super::{Origin, PolicyOutcome, PolicyStatus, Request, Watcher};
 use crate::failure::Failure;
 use crate::file_watch::{self, Capture, DISK_TIMEOUT, Debounce, FileWatcher, ReloadMode, Seen, hangs};
 use crate::policy_file::{self, Loaded};

@@ -12,7 +12,7 @@ use tollgate_sim::log::Record;
 use tollgate_sim::replay::{Describe, Undecidable};
 use tollgate_tower::attributes::{BUILT_IN, Needs, Reader};
 
-use crate::identity::{Identity, AttributeOrigin};
+use crate::identity::{AttributeOrigin, Identity};
 
 /// Attributes that a record itself has, beside those of an HTTP request.
 const USER: &str = "user";

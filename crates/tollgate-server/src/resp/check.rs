@@ -11,7 +11,7 @@ use super::Resp;
 use super::frame::Arguments;
 use super::reply::{Reply, RespVersion, quoted};
 use crate::decision_json::{Hold, RefusalText, verdict_name};
-use crate::identity::{Identified, AttributeOrigin};
+use crate::identity::{AttributeOrigin, Identified};
 use crate::protocol::Protocol;
 use crate::service::holds::Id;
 

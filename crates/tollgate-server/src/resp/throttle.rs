@@ -7,8 +7,8 @@ use super::Resp;
 use super::frame::Arguments;
 use super::reply::{Reply, quoted};
 use super::session::{number, wrong_number};
-use crate::service::throttle_limit::{Limit, seconds_down, seconds_up};
 use crate::service::throttle_counters::ThrottleCommand;
+use crate::service::throttle_limit::{Limit, seconds_down, seconds_up};
 
 const USAGE: &str =
     "Cell error: Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]";

@@ -14,7 +14,7 @@ use tollgate::{Enforcement, LimitStatus, Reason, Source, Timestamp};
 use super::bucket::Bucket;
 use super::counter::QuotaParameters;
 use super::message::{BucketAction, Response};
-use super::shares::{CounterId, Instruction, BucketCounter, Shares, BucketVerdict, SubscriptionId, Usage};
+use super::shares::{BucketCounter, BucketVerdict, CounterId, Instruction, Shares, SubscriptionId, Usage};
 use crate::log_throttle::LogThrottle;
 use crate::service::Service;
 use crate::telemetry::Sample;

@@ -4,7 +4,7 @@
 use tollgate::{CheckRequest, RequestError, Value};
 
 use super::message::BucketId;
-use crate::identity::{Identified, Identity, AttributeOrigin};
+use crate::identity::{AttributeOrigin, Identified, Identity};
 
 /// A bucket and the domain it came from.
 #[derive(Clone, Debug)]

@@ -19,7 +19,7 @@ mod subscription;
 #[cfg(test)]
 mod tests;
 
-use subscription::{INTERVAL_USUAL, Subscription, TRANSIT, CounterSubscription};
+use subscription::{CounterSubscription, INTERVAL_USUAL, Subscription, TRANSIT};
 
 /// Maximum number of buckets of all Envoys together. A bucket counts once for each Envoy that has it.
 pub(crate) const SUBSCRIPTIONS_MAX: usize = 100_000;
@@ -249,7 +249,11 @@ impl Shares {
         if !self.subscriptions.get(&id).is_some_and(is_same) {
             self.detach(id, now);
             if let Some(subscription) = self.subscriptions.get_mut(&id) {
-                let attached = |look: &BucketCounter| CounterSubscription { counter: look.counter, cost: look.cost.max(1), pace: 0 };
+                let attached = |look: &BucketCounter| CounterSubscription {
+                    counter: look.counter,
+                    cost: look.cost.max(1),
+                    pace: 0,
+                };
                 subscription.counters = looks.iter().map(attached).collect();
             }
         }

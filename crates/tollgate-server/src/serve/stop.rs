@@ -78,7 +78,10 @@ impl StopPlan {
 }
 
 /// Waits for the last snapshot, until a further signal gives it up.
-pub(super) async fn keep(writing: impl Future<Output = ()>, signal: impl Future<Output = ()>) -> LastSnapshotOutcome {
+pub(super) async fn keep(
+    writing: impl Future<Output = ()>,
+    signal: impl Future<Output = ()>,
+) -> LastSnapshotOutcome {
     tokio::select! {
         () = writing => LastSnapshotOutcome::Finished,
         () = signal => {

@@ -10,7 +10,7 @@ use tollgate_compat::{ActiveConfig, Answered, Options};
 
 use super::Service;
 use crate::protocol::Protocol;
-use crate::rls::{Answer, Code, RlsRequest, Refusal, Status};
+use crate::rls::{Answer, Code, Refusal, RlsRequest, Status};
 use crate::telemetry::{Key, RuleVerdict, Stopwatch};
 
 /// The attribute by which a block may name a domain or a namespace.

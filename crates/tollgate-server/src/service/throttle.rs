@@ -6,8 +6,8 @@ use tollgate::store::Store;
 use tollgate::{CheckRequest, LimitOverride, Ticks, Timestamp, Value};
 
 use super::Service;
+use super::throttle_counters::{CounterTable, ThrottleCommand, ThrottleCounters};
 use super::throttle_limit::{Charged, Limit};
-use super::throttle_counters::{ThrottleCounters, CounterTable, ThrottleCommand};
 use crate::protocol::Protocol;
 use crate::telemetry::{Admission, is_crowded};
 
@@ -34,7 +34,8 @@ impl<S: Store> Service<S> {
         now: Timestamp,
     ) -> Charged {
         let charge = || {
-            let (charged, source) = self.throttle_counters.charge(command, key, limit, nanoseconds(now), quantity);
+            let (charged, source) =
+                self.throttle_counters.charge(command, key, limit, nanoseconds(now), quantity);
             if is_crowded(source) {
                 self.meter.overflow.note(command.command(), source, now);
             }

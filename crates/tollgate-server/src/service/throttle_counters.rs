@@ -283,9 +283,16 @@ mod tests {
     #[test]
     fn keys_have_separate_counters() {
         let throttle_counters = throttle_counters(1 << 20);
-        let left = |command, key: &[u8]| throttle_counters.charge(command, key, &hourly(), NOW, 1).0.remaining;
-        assert_eq!([left(ThrottleCommand::ClThrottle, b"k"), left(ThrottleCommand::ClThrottle, b"k")], [1, 0]);
-        assert_eq!([left(ThrottleCommand::Throttle, b"k"), left(ThrottleCommand::ClThrottle, b"other")], [1, 1]);
+        let left =
+            |command, key: &[u8]| throttle_counters.charge(command, key, &hourly(), NOW, 1).0.remaining;
+        assert_eq!(
+            [left(ThrottleCommand::ClThrottle, b"k"), left(ThrottleCommand::ClThrottle, b"k")],
+            [1, 0]
+        );
+        assert_eq!(
+            [left(ThrottleCommand::Throttle, b"k"), left(ThrottleCommand::ClThrottle, b"other")],
+            [1, 1]
+        );
         let faster = Limit::beyond_one(1, 1, 60).unwrap();
         assert!(throttle_counters.charge(ThrottleCommand::ClThrottle, b"k", &faster, NOW, 1).0.limited);
     }
@@ -295,7 +302,9 @@ mod tests {
     #[test]
     fn a_flood_changes_nothing_for_known_keys() {
         let throttle_counters = throttle_counters(1 << 20);
-        let charge = |key: &str, now| throttle_counters.charge(ThrottleCommand::ClThrottle, key.as_bytes(), &hourly(), now, 1);
+        let charge = |key: &str, now| {
+            throttle_counters.charge(ThrottleCommand::ClThrottle, key.as_bytes(), &hourly(), now, 1)
+        };
         for _ in 0..2 {
             assert!(!charge("throttled", NOW).0.limited);
         }
@@ -318,7 +327,13 @@ mod tests {
         for round in 0..10 {
             let now = NOW + round * HOUR;
             for key in 0..40_000u32 {
-                throttle_counters.charge(ThrottleCommand::ClThrottle, &key.to_le_bytes(), &hourly(), now, 1 + round % 2);
+                throttle_counters.charge(
+                    ThrottleCommand::ClThrottle,
+                    &key.to_le_bytes(),
+                    &hourly(),
+                    now,
+                    1 + round % 2,
+                );
                 if key % 3 == 0 {
                     throttle_counters.forget(ThrottleCommand::ClThrottle, &key.to_le_bytes(), now);
                 }
@@ -404,7 +419,8 @@ mod tests {
         for (moved, left) in [(0, [1, 10]), (-86_400, [1, 10]), (4, [-3, 6])] {
             let now = NOW + moved * SECOND;
             let again = cells_in(restore(&pieces, 1 << 20, NOW, now).0);
-            let instants = [0u32, 1].map(|key| again.instant(ThrottleCommand::ClThrottle, &key.to_le_bytes(), now));
+            let instants =
+                [0u32, 1].map(|key| again.instant(ThrottleCommand::ClThrottle, &key.to_le_bytes(), now));
             let expected = left.map(|left| (left > 0).then_some(now + left * SECOND));
             assert_eq!(instants, expected, "moved by {moved} s");
         }
@@ -415,7 +431,8 @@ mod tests {
     fn one_is_forgotten() {
         let throttle_counters = throttle_counters(1 << 20);
         filled(&throttle_counters, 3);
-        let forget = |key: u32, now| throttle_counters.forget(ThrottleCommand::ClThrottle, &key.to_le_bytes(), now);
+        let forget =
+            |key: u32, now| throttle_counters.forget(ThrottleCommand::ClThrottle, &key.to_le_bytes(), now);
         assert_eq!([forget(0, NOW), forget(0, NOW)], [true, false]);
         assert_eq!(sorted(&throttle_counters.table, NOW).len(), 2);
         assert!(!forget(1, NOW + 10 * SECOND), "what is past is nothing to forget");

@@ -13,8 +13,8 @@ use tollgate::{Snapshot, Timestamp};
 
 use super::{CounterCapacity, SnapshotCounters};
 use crate::disk::{self, DIRECTORY_MODE, DiskError, FILE_MODE};
-use crate::service::throttle_counters::CounterTable;
 use crate::service::throttle::nanoseconds;
+use crate::service::throttle_counters::CounterTable;
 use crate::store::Stores;
 
 const NAME: &str = "counters.snapshot";

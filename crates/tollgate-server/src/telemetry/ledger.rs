@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use arc_swap::ArcSwap;
 use tollgate::{Decision, Policy};
 
-use super::names::{ALLOWED, REQUEST_LIMIT, OTHERS, OUTCOMES, SOURCES, USUAL, outcome_index, source_index};
+use super::names::{ALLOWED, OTHERS, OUTCOMES, REQUEST_LIMIT, SOURCES, USUAL, outcome_index, source_index};
 use super::striped::StripedCounters;
 use crate::protocol::Protocol;
 

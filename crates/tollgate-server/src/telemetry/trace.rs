@@ -88,7 +88,11 @@ pub(crate) struct Tracer {
 
 impl Tracer {
     /// A tracer that takes this share, out of [`WHOLE`], and the receiver of its queue.
-    pub(crate) fn new(share: u32, clock: Clock, span_counts: Arc<SpanCounts>) -> (Self, mpsc::Receiver<Span>) {
+    pub(crate) fn new(
+        share: u32,
+        clock: Clock,
+        span_counts: Arc<SpanCounts>,
+    ) -> (Self, mpsc::Receiver<Span>) {
         let (queue, spans) = mpsc::channel(QUEUE_MAX);
         let tracer = Self {
             queue,

@@ -16,7 +16,7 @@ use tollgate::{ExpiringOverride, LimitOverride, Scope, Timestamp};
 use tollgate_tower::attributes::Spelled;
 
 use super::Admin;
-use super::form::{self, BlockForm, KeyForm, OverrideForm, Query, OverrideEffect, ResetForm};
+use super::form::{self, BlockForm, KeyForm, OverrideEffect, OverrideForm, Query, ResetForm};
 use super::guard::bearer;
 use super::past_hour::LAST_MAX;
 use super::reply::AdminClient;
@@ -29,8 +29,8 @@ use super::view::{
 };
 use super::web_console::FormFields;
 use super::wording::{
-    joined, not_begun, not_counted, not_with_a_body, own_limits, remarked, unknown_credential, texts, unforgotten,
-    unknown_limit,
+    joined, not_begun, not_counted, not_with_a_body, own_limits, remarked, texts, unforgotten,
+    unknown_credential, unknown_limit,
 };
 use crate::control::ControlPlane;
 use crate::identity::AttributeOrigin;
@@ -157,7 +157,12 @@ impl ControlPlane {
     ///
     /// # Errors
     /// As [`Self::operate`].
-    pub(super) async fn perform(&self, who: &TokenHolder, verb: Verb, body: &[u8]) -> Result<AdminAnswer, Problem> {
+    pub(super) async fn perform(
+        &self,
+        who: &TokenHolder,
+        verb: Verb,
+        body: &[u8],
+    ) -> Result<AdminAnswer, Problem> {
         let act = self.begin(who, verb)?;
         self.carry_out(&act, body).await
     }
@@ -249,7 +254,8 @@ impl ControlPlane {
         // Attributes that a gateway derives itself, such as the template of the path.
         let derived = self.service.reader.derived(&given);
         let complete = completed(&given, &derived);
-        let complete_known = self.service.identity.identify(complete.iter().copied(), AttributeOrigin::Trusted);
+        let complete_known =
+            self.service.identity.identify(complete.iter().copied(), AttributeOrigin::Trusted);
         let complete = question.priced(complete_known.request(complete.iter().copied())?)?;
         let spelled = Spelled::by(&self.service.reader, &complete);
         let read = match spelled.request(&complete)? {
@@ -309,7 +315,8 @@ impl ControlPlane {
         // Reset both forms: the attributes as a gateway spells and derives them, and as programs send them.
         let derived = self.service.reader.derived(&given);
         let complete = completed(&given, &derived);
-        let complete_known = self.service.identity.identify(complete.iter().copied(), AttributeOrigin::Trusted);
+        let complete_known =
+            self.service.identity.identify(complete.iter().copied(), AttributeOrigin::Trusted);
         let complete = complete_known.request(complete.iter().copied())?;
         let (spelled, as_given) = (Spelled::by(&self.service.reader, &complete), Spelled::default());
         let mut readings = spelled.readings(&complete)?;

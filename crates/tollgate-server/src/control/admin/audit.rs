@@ -40,7 +40,14 @@ pub(super) struct Audit(Mutex<VecDeque<AuditEntry>>);
 
 impl Audit {
     /// Writes an entry.
-    pub(super) fn write(&self, who: &TokenHolder, verb: &'static str, about: &str, outcome: &str, at: Instant) {
+    pub(super) fn write(
+        &self,
+        who: &TokenHolder,
+        verb: &'static str,
+        about: &str,
+        outcome: &str,
+        at: Instant,
+    ) {
         let entry = AuditEntry {
             at,
             who: who.name.clone(),

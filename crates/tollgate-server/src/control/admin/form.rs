@@ -276,7 +276,8 @@ mod tests {
         assert!(until(r#"{"limit":"a","for":"25h"}"#, OverrideEffect::Open).is_err());
         assert_eq!(until(r#"{"limit":"a","for":"25h"}"#, OverrideEffect::Share), Ok(90_000));
         for wrong in ["0s", "-1m", "1", "soon", "999999h"] {
-            let error = until(&format!(r#"{{"limit":"a","for":"{wrong}"}}"#), OverrideEffect::Share).unwrap_err();
+            let error =
+                until(&format!(r#"{{"limit":"a","for":"{wrong}"}}"#), OverrideEffect::Share).unwrap_err();
             assert!(error.detail.contains("accepted"), "{wrong}: {error:?}");
         }
     }

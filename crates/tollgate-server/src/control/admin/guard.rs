@@ -147,7 +147,11 @@ impl Admin {
     ///
     /// # Errors
     /// When the request is not admitted. The message says what would be accepted.
-    pub(super) fn admit<B>(&self, request: &Request<B>, peer: Option<IpAddr>) -> Result<&TokenHolder, Problem> {
+    pub(super) fn admit<B>(
+        &self,
+        request: &Request<B>,
+        peer: Option<IpAddr>,
+    ) -> Result<&TokenHolder, Problem> {
         self.admit_page(request)?;
         let Some(token) = bearer(request.headers()) else {
             let detail = "send Authorization: Bearer TOKEN; the server printed its token when it started";

@@ -7,7 +7,7 @@ use tollgate::{ExpiringOverride, LimitOverride};
 use tollgate_overload::{Controller, Switch};
 
 use super::answer::{Act, AdminAnswer};
-use super::form::{OverrideForm, OverrideEffect};
+use super::form::{OverrideEffect, OverrideForm};
 use super::route::Verb;
 use super::token::Role;
 use super::view::OverloadView;

@@ -100,7 +100,13 @@ pub(super) fn lines(
     EventBody::new(lines, answering)
 }
 
-async fn pump(source: TailSource, filter: TailFilter, clock: Clock, mut stop: Stop, lines: mpsc::Sender<Bytes>) {
+async fn pump(
+    source: TailSource,
+    filter: TailFilter,
+    clock: Clock,
+    mut stop: Stop,
+    lines: mpsc::Sender<Bytes>,
+) {
     let TailSource { past, mut events } = source;
     let wall = || clock.wall_offset(clock.now());
     for event in past.iter().filter(|event| filter.shows(event)) {

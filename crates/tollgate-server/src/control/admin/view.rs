@@ -10,8 +10,8 @@ use tollgate::{Block, CheckRequest, Enforcement, ExpiringOverride, LimitOverride
 use tollgate_compat::CompatConfig;
 
 use crate::readiness::PolicyReport;
-use crate::service::throttle_counters::ThrottleCommand;
 use crate::service::throttle::ThrottledKey;
+use crate::service::throttle_counters::ThrottleCommand;
 use crate::telemetry::{Denial, LastDenial};
 use crate::time_text::rfc3339_millis;
 

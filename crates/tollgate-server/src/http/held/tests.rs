@@ -77,8 +77,10 @@ async fn json<S: Store>(service: &Service<S>, body: &str) -> serde_json::Value {
 /// Makes two reservations.
 async fn reserved<S: Store>(service: &Service<S>, body: &str) -> [Id; 2] {
     let json_request = JsonRequest::reservation(body.as_bytes()).unwrap();
-    let answers =
-        [handler(service).answer_reserve(&json_request).await, handler(service).answer_reserve(&json_request).await];
+    let answers = [
+        handler(service).answer_reserve(&json_request).await,
+        handler(service).answer_reserve(&json_request).await,
+    ];
     answers.map(|answer| decided(answer)["reservation"].as_str().and_then(Id::parse).unwrap())
 }
 

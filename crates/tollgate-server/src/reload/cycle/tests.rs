@@ -66,7 +66,10 @@ fn a_change_is_taken_when_it_holds_still() {
     let bench = Bench::started(FIVE);
     assert_eq!(bench.looks(), Ok(PolicyOutcome::Nothing));
     bench.write(SIX);
-    assert_eq!((bench.reload.run_cycle(ReloadMode::OnChange), bench.limit()), (Ok(PolicyOutcome::Nothing), 5));
+    assert_eq!(
+        (bench.reload.run_cycle(ReloadMode::OnChange), bench.limit()),
+        (Ok(PolicyOutcome::Nothing), 5)
+    );
     assert!(
         matches!(bench.reload.run_cycle(ReloadMode::OnChange), Ok(PolicyOutcome::Reloaded(report)) if report.changed == ["a"])
     );

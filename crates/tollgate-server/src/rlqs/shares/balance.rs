@@ -69,7 +69,8 @@ impl Shares {
     /// The other buckets at its counters, if there are few.
     fn others(&self, id: SubscriptionId) -> Vec<SubscriptionId> {
         let Some(subscription) = self.subscriptions.get(&id) else { return Vec::new() };
-        let counters = || subscription.counters.iter().filter_map(|attached| self.counters.get(&attached.counter));
+        let counters =
+            || subscription.counters.iter().filter_map(|attached| self.counters.get(&attached.counter));
         if counters().any(|counter| counter.subscriptions.len() > NOTIFIED_IMMEDIATELY_MAX) {
             return Vec::new();
         }
@@ -122,8 +123,9 @@ impl Shares {
             let counter = self.counters.get(&attached.counter)?;
             let (budget, (_, level)) = (counter.budget(now), counter.level?);
             let whole = counter.whole(budget);
-            let share =
-                level.share(claim(subscription, attached.cost, whole, counter.subscriptions.len())).min(whole);
+            let share = level
+                .share(claim(subscription, attached.cost, whole, counter.subscriptions.len()))
+                .min(whole);
             let part =
                 |of: u64| u128::from(of) * u128::from(share) / u128::from(whole) / u128::from(attached.cost);
             let tokens = u64::try_from(part(budget.tokens)).unwrap_or(u64::MAX);

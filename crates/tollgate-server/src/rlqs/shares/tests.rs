@@ -166,8 +166,11 @@ fn windows_are_not_passed() {
 #[test]
 fn a_counter_of_several_buckets_is_divided() {
     let (mut shares, now) = (Shares::default(), Timestamp::from_unix_seconds(1_700_000_000));
-    let look =
-        |key, units| BucketCounter { counter: CounterId(1, key), parameters: per_second(units, units), cost: 1 };
+    let look = |key, units| BucketCounter {
+        counter: CounterId(1, key),
+        parameters: per_second(units, units),
+        cost: 1,
+    };
     let subscription = |bucket| SubscriptionId { stream: 1, bucket };
     for second in [0, 2, 7, 12, 17] {
         for bucket in [1, 2, 3] {
@@ -201,7 +204,10 @@ fn subscriptions_are_bounded() {
     }
     let over = SubscriptionId { stream: 2, bucket: 0 };
     let denied = Assignment { strategy: Strategy::DenyAll, ttl_seconds: 5 };
-    assert_eq!(shares.report(over, usage, &BucketVerdict::Unlimited, now), [(over, Instruction::Assign(denied))]);
+    assert_eq!(
+        shares.report(over, usage, &BucketVerdict::Unlimited, now),
+        [(over, Instruction::Assign(denied))]
+    );
     assert_eq!(shares.subscriptions.len(), SUBSCRIPTIONS_MAX);
 }
 

@@ -91,7 +91,8 @@ async fn operator_overrides_apply_to_compat_rules() {
             time.clock(),
         );
         service.replace(rules, now).unwrap();
-        let ask = async |value: &str, at| rls::answer(&service, &rls_request(domain, value), at).await.unwrap();
+        let ask =
+            async |value: &str, at| rls::answer(&service, &rls_request(domain, value), at).await.unwrap();
         let key = CheckRequest::new().with("k", "v").unwrap().with("domain", domain).unwrap();
         let second = Ticks::from_secs(1);
         service.engine.operator().block(&key, now + second, now).unwrap();

@@ -12,7 +12,7 @@ use tollgate_compat::REQUEST_LIMIT;
 use tollgate_compat::counters::Tallies;
 
 use crate::decision_json::caller;
-use crate::identity::{Identified, AttributeOrigin};
+use crate::identity::{AttributeOrigin, Identified};
 use crate::log_throttle::LogThrottle;
 use crate::protocol::Protocol;
 use crate::rls::{Answer, Code, Descriptor, RlsRequest, refusal};
@@ -58,7 +58,11 @@ impl Envoy {
 }
 
 /// Answers a request by the active policy. An answer that need not wait avoids the slow path's future, which is large.
-pub(super) async fn answer<S: Store>(service: &Service<S>, rls_request: &RlsRequest, now: Timestamp) -> Answer {
+pub(super) async fn answer<S: Store>(
+    service: &Service<S>,
+    rls_request: &RlsRequest,
+    now: Timestamp,
+) -> Answer {
     match try_answer(service, rls_request, now) {
         Ok(answer) => answer,
         Err(prepared) => Box::pin(answer_slowly(service, rls_request, prepared, now)).await,
@@ -114,7 +118,8 @@ async fn answer_slowly<S: Store>(
     if only_gives_back || request_limits.refuses() {
         return answer_read_only(service, rls_request, request, &request_limits, now).await;
     }
-    let decision = service.check_beside(&request, &request_limits.rules(rls_request), now, Protocol::Rls).await;
+    let decision =
+        service.check_beside(&request, &request_limits.rules(rls_request), now, Protocol::Rls).await;
     if !decision.is_allowed() {
         request_limits.give_back(service, rls_request, now).await;
     }

@@ -3,7 +3,7 @@
 
 use tollgate::fuzzing::poll_once;
 use tollgate::{Engine, ManualClock, MemoryStore};
-use tollgate_compat::{REQUEST_LIMIT, CompatConfig, Format, Source, guard};
+use tollgate_compat::{CompatConfig, Format, REQUEST_LIMIT, Source, guard};
 
 use super::super::ledger::LIMITS_SHOWN;
 use super::super::ledger::rules::VALUES_SHOWN;
@@ -110,7 +110,9 @@ fn limits_of_requests_are_counted_together() {
     let own =
         Service::new(Engine::builder().policy(compiled(POLICY)).clock(time.clock()).build(), time.clock());
     for service in [served(&time, Format::Envoy, ENVOY), own] {
-        assert!(!service.meter.exposition(time.now(), tollgate::time::WallOffset::NONE).contains(REQUEST_LIMIT));
+        assert!(
+            !service.meter.exposition(time.now(), tollgate::time::WallOffset::NONE).contains(REQUEST_LIMIT)
+        );
         for value in ["a", "a", "b"] {
             let mut rls_request = rls_request("d", &[("x", value)]);
             rls_request.descriptors[0].limit = Some(Override { requests_per_unit: 1, unit: Unit::Year });

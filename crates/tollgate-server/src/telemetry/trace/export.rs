@@ -14,7 +14,7 @@ use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanExporter as _, SpanLink
 use tokio::sync::mpsc;
 use tollgate::{Clock, Timestamp};
 
-use super::{SpanCounts, Span};
+use super::{Span, SpanCounts};
 use crate::log_throttle::LogThrottle;
 use crate::shutdown::{Stop, stopped};
 

@@ -97,8 +97,9 @@ impl ControlPlane {
             ConsoleRoute::Events => Ok(streamed(self.events(session, asker)?, "text/event-stream")),
             ConsoleRoute::Tail => {
                 let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
-                let which = if fields.get("denied") == Some("true") { TailFilter::Denied } else { TailFilter::All };
-                self.console_tail(&session, which, asker).await
+                let which =
+                    if fields.get("denied") == Some("true") { TailFilter::Denied } else { TailFilter::All };
+                self.console_tail(&session, filter, asker).await
             }
             ConsoleRoute::History => {
                 let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
@@ -126,15 +127,15 @@ impl ControlPlane {
     async fn console_tail(
         &self,
         session: &ConsoleSession,
-        which: Which,
+        filter: TailFilter,
         asker: AdminClient,
     ) -> Result<Response<AdminBody>, Problem> {
         let act = self.begin(&session.who, Verb::Tail)?;
         let nodes = self.meant(&ViewScope::Auto).await?;
-        let path = format!("/admin/v1/tail?denied={}", which == Which::Denied);
+        let path = format!("/admin/v1/tail?denied={}", filter == TailFilter::Denied);
         let token = session.token().to_owned();
-        let question = PeerRequest { method: "GET", path, body: Bytes::new(), token };
-        match self.tail(&act, TailChoice { which, since: None }, nodes, question, asker).await? {
+        let request = PeerRequest { method: "GET", path, body: Bytes::new(), token };
+        match self.tail(&act, TailChoice { filter, since: None }, nodes, request, asker).await? {
             AdminAnswer::Lines(lines) => Ok(streamed(lines, "application/x-ndjson")),
             AdminAnswer::Json(document) => Ok(typed(document, JSON)),
         }

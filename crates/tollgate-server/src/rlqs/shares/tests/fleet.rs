@@ -220,7 +220,8 @@ impl Fleet {
         let is_known = self.shares.used(subscription, usage.allowed, self.now).contains(&COUNTER);
         self.acquire(if is_known { 0 } else { usage.allowed });
         let look = BucketCounter { counter: COUNTER, parameters: self.parameters, cost: 1 };
-        let instructions = self.shares.report(subscription, usage, &BucketVerdict::Limited(vec![look]), self.now);
+        let instructions =
+            self.shares.report(subscription, usage, &BucketVerdict::Limited(vec![look]), self.now);
         assert!(
             instructions.iter().any(|(addressee, _)| *addressee == subscription),
             "every report is answered"

@@ -47,7 +47,11 @@ pub(super) struct DescriptorLimitOutcome {
 
 impl RequestLimits {
     /// Charges the limits that the descriptors carry. If one of them denies, nothing stays charged.
-    pub(super) async fn charge<S: Store>(service: &Service<S>, rls_request: &RlsRequest, now: Timestamp) -> Self {
+    pub(super) async fn charge<S: Store>(
+        service: &Service<S>,
+        rls_request: &RlsRequest,
+        now: Timestamp,
+    ) -> Self {
         let mut request_limits = Self::default();
         if rls_request.descriptors.iter().all(|descriptor| descriptor.limit.is_none()) {
             return request_limits;
@@ -110,7 +114,10 @@ impl RequestLimits {
     /// The outcomes for metrics. A descriptor that gives back is not a request for admission, so it is left out.
     pub(super) fn rules(&self, rls_request: &RlsRequest) -> Vec<Rule<'static>> {
         let asks = |outcome: &&DescriptorLimitOutcome| {
-            rls_request.descriptors.get(outcome.position).is_some_and(|descriptor| !descriptor.is_negative_hits)
+            rls_request
+                .descriptors
+                .get(outcome.position)
+                .is_some_and(|descriptor| !descriptor.is_negative_hits)
         };
         let rule = |outcome: &DescriptorLimitOutcome| Rule {
             name: REQUEST_LIMIT,

@@ -3,7 +3,7 @@
 
 use tollgate::{Decision, Enforcement, LimitStatus, Quota, Source, Ticks, Timestamp, Verdict};
 
-use super::request_limits::{RequestLimits, DescriptorLimitOutcome};
+use super::request_limits::{DescriptorLimitOutcome, RequestLimits};
 use crate::rls::{Code, CurrentLimit, RlsRequest, Status, Unit};
 
 /// One status for each descriptor, in order.

@@ -180,7 +180,8 @@ async fn negative_hits_that_may_be_of_the_last_window_are_dropped() {
         let entries = vec![("k".to_owned(), "x".to_owned())];
         let descriptor =
             Descriptor { entries, hits_addend: Some(hits), is_negative_hits, ..Descriptor::default() };
-        let rls_request = RlsRequest { domain: "api".to_owned(), descriptors: vec![descriptor], hits_addend: 0 };
+        let rls_request =
+            RlsRequest { domain: "api".to_owned(), descriptors: vec![descriptor], hits_addend: 0 };
         answer(&service, &rls_request, now).await.unwrap().overall
     };
     assert_eq!(ask(5, false, next_hour - Ticks::from_secs(1)).await, Code::Ok);

@@ -291,7 +291,6 @@ async fn a_client_with_the_right_preset_is_never_refused() {
             let world = World::new(preset.policy_text(), preset.settings(), provider, plan, seed);
             world.run(seed, Vec::new()).await;
             let admitted = locked(&world.provider).admitted;
-            println!("{} seed {seed}: {admitted} of {allowed}", preset.name());
             let violations = world.violations();
             let name = preset.name();
             assert!(

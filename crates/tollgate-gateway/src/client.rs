@@ -80,7 +80,9 @@ impl fmt::Display for ClientFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotSent(details) => write!(f, "the request was not sent: {details}"),
-            Self::Unanswered(details) | Self::Late(details) => write!(f, "the request was sent, and {details}"),
+            Self::Unanswered(details) | Self::Late(details) => {
+                write!(f, "the request was sent, and {details}")
+            }
         }
     }
 }
@@ -137,8 +139,7 @@ impl UpstreamClient {
         fields::of_response(response.headers_mut())
             .ok_or_else(|| ClientFailure::Unanswered(framed.to_owned()))?;
         let idle = shared.idle;
-        Ok(response
-            .map(|body| ClientResponseBody(Download { body, idle, waiting: None, _slots: slots })))
+        Ok(response.map(|body| ClientResponseBody(Download { body, idle, waiting: None, _slots: slots })))
     }
 
     /// Closes connections that were idle for too long.

@@ -8,10 +8,8 @@ use crate::program::{Server, tollgate};
 use crate::proxy::{Folder, Proxy, file, free_port};
 
 /// As the stand-in counts: windows that begin with their first call, so that no interval may have more.
-const OPENAI: &str =
-    "limits: [{name: requests, by: [api_key], algorithm: sliding-log, rate: 5 per 2100ms}]";
-const GITHUB: &str =
-    "limits: [{name: requests, by: [host], algorithm: sliding-log, rate: 5 per 2100ms}]";
+const OPENAI: &str = "limits: [{name: requests, by: [api_key], algorithm: sliding-log, rate: 5 per 2100ms}]";
+const GITHUB: &str = "limits: [{name: requests, by: [host], algorithm: sliding-log, rate: 5 per 2100ms}]";
 
 /// The proxy before the stand-in.
 struct Outbound {
@@ -28,7 +26,8 @@ impl Outbound {
         python.arg(file("e2e/clients/provider.py")).arg(port.to_string());
         let provider = Proxy::start(python, port);
         let policies = [("openai.yaml", OPENAI), ("github.yaml", GITHUB)];
-        let [openai, github] = policies.map(|(name, policy)| folder.write(name, policy).display().to_string());
+        let [openai, github] =
+            policies.map(|(name, policy)| folder.write(name, policy).display().to_string());
         let url = format!("http://{}", provider.address);
         let config = format!(
             "outbound:\n  providers:\n    openai: {{url: '{url}', policy: {openai}}}\n    anthropic: {{url: '{url}'}}\n    \

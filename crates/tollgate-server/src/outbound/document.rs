@@ -117,13 +117,17 @@ fn provider(
 ) -> Option<ProviderPlan> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_plain) {
-        report(format!("name: accepted: 1 to {NAME_BYTES_MAX} letters, digits, hyphens, dots and underscores"));
+        report(format!(
+            "name: accepted: 1 to {NAME_BYTES_MAX} letters, digits, hyphens, dots and underscores"
+        ));
     }
     let prefix = document.prefix.unwrap_or_else(|| format!("/{name}"));
     let prefix = prefix.strip_suffix('/').unwrap_or(&prefix).to_owned();
     let is_path = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte);
     if !prefix.is_empty() && (!prefix.starts_with('/') || !prefix.bytes().all(is_path)) {
-        report(format!("prefix: {prefix:?} is not accepted; accepted: a plain path such as /{name}, or / for all paths"));
+        report(format!(
+            "prefix: {prefix:?} is not accepted; accepted: a plain path such as /{name}, or / for all paths"
+        ));
     }
     let preset = document.preset.and_then(|name| {
         let preset = Preset::named(&name);

@@ -11,7 +11,9 @@ use tollgate::request::VALUE_BYTES_MAX;
 use tollgate::{Engine, Policy};
 use tollgate_gateway::listen::UpstreamBudget;
 use tollgate_gateway::{ClientFailure, ClientRequestBody, ClientResponseBody, UpstreamClient};
-use tollgate_outbound::{BoxError, Call, CopyBody, Outbound, OutboundBody, OutboundLayer, OutboundService, Settings};
+use tollgate_outbound::{
+    BoxError, Call, CopyBody, Outbound, OutboundBody, OutboundLayer, OutboundService, Settings,
+};
 use tower_layer::Layer;
 use tower_service::Service;
 

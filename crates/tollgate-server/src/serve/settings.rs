@@ -72,7 +72,9 @@ impl Settings {
         let mut config = config::load(arguments.config.as_deref(), &arguments.trusted_proxy)?;
         let outbound = match (&config.outbound, arguments.outbound) {
             (None, Some(_)) => {
-                return Err("--outbound: the config has no `outbound` with the providers to call; add it".to_owned());
+                return Err(
+                    "--outbound: the config has no `outbound` with the providers to call; add it".to_owned()
+                );
             }
             (plan, chosen) => plan.as_ref().map(|plan| chosen.unwrap_or(plan.listen)),
         };
@@ -86,7 +88,10 @@ impl Settings {
         let has_client_ca = arguments.security.tls_client_ca.is_some();
         let is_guarded = auth.is_required() || has_client_ca;
         if !is_guarded && !arguments.insecure {
-            [Some(listen.http), listen.grpc, listen.resp, listen.outbound].into_iter().flatten().try_for_each(is_loopback)?;
+            [Some(listen.http), listen.grpc, listen.resp, listen.outbound]
+                .into_iter()
+                .flatten()
+                .try_for_each(is_loopback)?;
         }
         config.callers = arguments.callers.clone().or(config.callers);
         config.routes.extend(arguments.upstream.as_ref().map(RoutePlan::of_flag));

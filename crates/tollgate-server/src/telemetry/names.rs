@@ -205,12 +205,16 @@ pub(crate) static OUTBOUND_WAITED: Metric =
     counter("tollgate_outbound_waited_total", "Calls among them that had to wait before they left.");
 pub(crate) static OUTBOUND_WAIT_SECONDS: Metric =
     counter("tollgate_outbound_wait_seconds_total", "How long those calls waited together.");
-pub(crate) static OUTBOUND_REFUSED: Metric =
-    counter("tollgate_outbound_refused_total", "Calls that the outbound proxy refused, so that they never left.");
+pub(crate) static OUTBOUND_REFUSED: Metric = counter(
+    "tollgate_outbound_refused_total",
+    "Calls that the outbound proxy refused, so that they never left.",
+);
 pub(crate) static OUTBOUND_THROTTLED: Metric =
     counter("tollgate_outbound_throttled_total", "Calls that the provider refused because of a limit.");
-pub(crate) static OUTBOUND_FAILED: Metric =
-    counter("tollgate_outbound_failed_total", "Calls to which the provider answered with an error of its own.");
+pub(crate) static OUTBOUND_FAILED: Metric = counter(
+    "tollgate_outbound_failed_total",
+    "Calls to which the provider answered with an error of its own.",
+);
 pub(crate) static OUTBOUND_RETRIES: Metric =
     counter("tollgate_outbound_retries_total", "Attempts of calls after the first.");
 pub(crate) static OUTBOUND_WAITING: Metric =

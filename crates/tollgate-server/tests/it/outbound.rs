@@ -51,8 +51,9 @@ impl Outbound {
     fn send(&self, method: &str, path: &str, fields: &str, body: &str) -> Response {
         let (address, length) = (&self.address, body.len());
         let mut stream = self.connect();
-        let head =
-            format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {length}\r\n{fields}\r\n");
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {length}\r\n{fields}\r\n"
+        );
         stream.write_all((head + body).as_bytes()).unwrap();
         Response::read(&mut BufReader::new(&stream))
     }
@@ -82,7 +83,8 @@ fn the_guide_is_true() {
         .replace("https://api.openai.com", &here)
         .replace("https://api.github.com", &here)
         .replace("policy: ", "policy: @/");
-    let outbound = Outbound::start("outbound-guide", &section, &[("github.yaml", first(&blocks, "yaml policy"))]);
+    let outbound =
+        Outbound::start("outbound-guide", &section, &[("github.yaml", first(&blocks, "yaml policy"))]);
     assert!(first(&blocks, "sh serve").contains("tollgate serve --config config.yaml"));
     let mut last = Last::default();
     for (language, block) in &blocks {
@@ -102,7 +104,10 @@ fn the_guide_is_true() {
 #[test]
 fn a_call_arrives_as_if_it_was_sent_directly() {
     let upstream = Upstream::start();
-    let section = format!("outbound: {{providers: {{api: {{url: 'http://{}/echo', prefix: /a/b}}}}}}", upstream.address);
+    let section = format!(
+        "outbound: {{providers: {{api: {{url: 'http://{}/echo', prefix: /a/b}}}}}}",
+        upstream.address
+    );
     let outbound = Outbound::start("outbound-arrives", &section, &[]);
     let fields = "Authorization: Bearer k\r\nTollgate-Max-Wait: 5s\r\nTollgate-Priority: batch\r\nTollgate-Cost: 2\r\n\
                   Connection: x-hop\r\nX-Hop: 1\r\nX-Kept: 1\r\nX-Under_score: 1\r\n";
@@ -111,9 +116,20 @@ fn a_call_arrives_as_if_it_was_sent_directly() {
     let seen = upstream.only();
     assert_eq!(seen.line, "POST /echo/c%2Fd//e?q=1&q=2");
     assert_eq!(seen.header("host"), upstream.address.to_string());
-    assert_eq!((seen.header("authorization").as_str(), seen.header("content-length").as_str()), ("Bearer k", "5"));
+    assert_eq!(
+        (seen.header("authorization").as_str(), seen.header("content-length").as_str()),
+        ("Bearer k", "5")
+    );
     assert_eq!((seen.header("x-kept").as_str(), seen.header("x-under_score").as_str()), ("1", "1"));
-    let gone = ["tollgate-max-wait", "tollgate-priority", "tollgate-cost", "x-hop", "connection", "x-forwarded-for", "via"];
+    let gone = [
+        "tollgate-max-wait",
+        "tollgate-priority",
+        "tollgate-cost",
+        "x-hop",
+        "connection",
+        "x-forwarded-for",
+        "via",
+    ];
     for name in gone {
         assert_eq!(seen.header(name), "", "{name}");
     }
@@ -128,7 +144,10 @@ fn large_bodies_pass() {
     let body = "x".repeat(9 << 20);
     assert_eq!(outbound.send("POST", "/api/whole", "", &body).body, b"hello");
     let mut stream = outbound.connect();
-    let head = format!("POST /api/trail HTTP/1.1\r\nHost: {}\r\nTransfer-Encoding: chunked\r\n\r\n", outbound.address);
+    let head = format!(
+        "POST /api/trail HTTP/1.1\r\nHost: {}\r\nTransfer-Encoding: chunked\r\n\r\n",
+        outbound.address
+    );
     stream.write_all((head + "3\r\nabc\r\n").as_bytes()).unwrap();
     stream.write_all(b"2\r\nde\r\n0\r\n\r\n").unwrap();
     assert_eq!(Response::read(&mut BufReader::new(&stream)).body, b"abcde|");
@@ -150,7 +169,11 @@ fn answers_of_its_own_are_typed() {
     let outbound = Outbound::start("outbound-typed", &section, &[("policy.yaml", policy)]);
     let assert_own = |response: &Response, status: u16, code: &str, kind: &str| {
         let answer = json(response);
-        assert_eq!((response.status, answer["status"].as_u64()), (status, Some(u64::from(status))), "{answer}");
+        assert_eq!(
+            (response.status, answer["status"].as_u64()),
+            (status, Some(u64::from(status))),
+            "{answer}"
+        );
         assert_eq!(answer["type"], format!("urn:tollgate:problem:{code}"), "{answer}");
         assert_eq!((&answer["error"]["code"], &answer["error"]["type"]), (&code.into(), &kind.into()));
         assert!(!answer["message"].as_str().unwrap().is_empty());
@@ -241,7 +264,9 @@ fn a_wrong_config_stops_the_start() {
     };
     let section = "outbound: {providers: {a: {url: 'http://127.0.0.1:9', policy: none.yaml}}}";
     assert!(report(section, &["--outbound", "127.0.0.1:0"]).contains("outbound.providers.a: policy: "));
-    assert!(report("{}", &["--outbound", "127.0.0.1:0"]).contains("--outbound: the config has no `outbound`"));
+    assert!(
+        report("{}", &["--outbound", "127.0.0.1:0"]).contains("--outbound: the config has no `outbound`")
+    );
     let section = "outbound: {providers: {a: {url: 'http://127.0.0.1:9'}}}";
     assert!(report(section, &["--outbound", "0.0.0.0:0"]).contains("add --insecure"));
     assert!(report("outbound: {providers: {a: {url: ftp}}}", &[]).contains("outbound.providers.a.url: "));

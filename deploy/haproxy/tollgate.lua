@@ -3,7 +3,7 @@
 
 local address = os.getenv("TOLLGATE") or "127.0.0.1:8080"
 local timeout_ms = 1000
--- HAProxy 2.6 tries four times, a second apart. So after a failure nobody is asked for a while.
+-- HAProxy 2.6 tries four times, a second apart. So after a failure no server is asked for a while.
 local rest_seconds = 5
 local resting_until = 0
 

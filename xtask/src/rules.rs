@@ -1,6 +1,7 @@
 //! The rules: each counts what it finds in the repository.
 
 mod cycles;
+mod pages;
 mod public;
 mod shapes;
 mod text;
@@ -50,6 +51,15 @@ pub(crate) const RULES: &[Rule] = &[
     rule("words", "names that hold a word which the glossary replaces", words::check),
     rule("told", "\"told\" in the source", text::told),
     rule("nobody", "\"whoever\", \"nobody\" and \"somebody\" in the source", text::nobody),
+    rule("told-in-tests", "\"told\" in crates/*/tests and e2e", text::told_in_tests),
+    rule("nobody-in-tests", "\"whoever\", \"nobody\" and \"somebody\" there", text::nobody_in_tests),
+    rule(
+        "document-words",
+        "these words, \"unless said\" and \"in force\" in documents",
+        text::document_words,
+    ),
+    rule("doc-openings", "doc comments that open with What, Who, Whom or \"The same,\"", text::doc_openings),
+    rule("test-names", "functions named told, or what_, who_ or nobody_ something", text::test_names),
     rule("long-functions", "functions of more than 70 lines", shapes::long_functions),
     rule("long-files", "files of more than 600 lines, tests apart", shapes::long_files),
     rule(
@@ -60,7 +70,13 @@ pub(crate) const RULES: &[Rule] = &[
     rule("unnamed-public", "public items of tollgate that no page and no other crate names", public::unnamed),
     rule("bool-parameters", "parameters of type bool", shapes::bool_parameters),
     rule("root-exports", "names at the root of tollgate, modules apart", public::root_exports),
-    report("engine-methods", "public methods of Engine", public::engine_methods),
+    rule(
+        "handle-methods",
+        "public methods of the engine or a handle of it beyond 12",
+        public::handle_methods,
+    ),
+    rule("long-pages", "pages of the design with too many words or without a drawing", pages::long_pages),
+    rule("unmapped-modules", "modules that CONTRIBUTING.md does not name", pages::unmapped_modules),
     report("lines", "lines of product source, tests apart", shapes::lines),
 ];
 

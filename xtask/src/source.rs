@@ -11,7 +11,7 @@ use crate::collect::{Facts, collect, is_test};
 /// Directories that hold no source of ours.
 const SKIPPED: &[&str] = &["target", "node_modules", "corpus"];
 /// Files whose text a rule reads.
-const ENDINGS: &[&str] = &[".rs", ".md", ".lua", ".json", ".txt", ".yaml"];
+const ENDINGS: &[&str] = &[".rs", ".md", ".lua", ".json", ".txt", ".yaml", ".cfg", ".conf"];
 
 /// The text files by their path from the root, and the crates parsed from them.
 pub(crate) struct Repository {

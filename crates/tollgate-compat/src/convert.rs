@@ -17,18 +17,18 @@ pub(crate) struct Converted {
     pub(crate) limit: Result<Native, String>,
     /// Whether the original rule refuses requests. Without a limit they would pass here.
     pub(crate) refuses: bool,
-    /// What means something else here.
+    /// Fields that have another meaning here.
     pub(crate) changes: Vec<String>,
-    /// What the limit could do here that it could not do there.
+    /// Abilities of the limit that the original lacks.
     pub(crate) possible: Option<String>,
 }
 
 /// The rules of a domain, before they are written.
 pub(crate) struct ConvertedDomain {
     pub(crate) limits: Vec<Converted>,
-    /// What means something else here for all of them.
+    /// Differences in meaning that concern all limits.
     pub(crate) changes: Vec<&'static str>,
-    /// What means something else here where there are several limits.
+    /// Differences in meaning where there are several limits.
     pub(crate) together: Option<&'static str>,
 }
 
@@ -40,7 +40,7 @@ pub struct Conversion {
     pub text: String,
     /// The number of limits in it.
     pub limits: usize,
-    /// What means something else here, each with its rule. The text has the same list in its comments.
+    /// Differences in meaning, each with its rule. The comments of the text list them too.
     pub changes: Vec<String>,
     /// Each rule whose refusals no limit replaces, and why.
     pub lost: Vec<String>,

@@ -29,7 +29,7 @@ pub struct LimitadorConfig {
     by_identity: HashMap<(usize, LimitIdentity), usize>,
 }
 
-/// What identifies a limit in the original: its length, conditions and variables, but not its number and names.
+/// The identity of a limit in the original: its length, conditions and variables, but not its number and names.
 type LimitIdentity = (u64, Vec<String>, Vec<String>);
 
 /// One namespace, which RLS calls a domain.

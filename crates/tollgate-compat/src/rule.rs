@@ -1,4 +1,4 @@
-//! What a rule of another program is and says: its numbers, its outcome, and the options beside the files.
+//! A rule of another program: its numbers, its outcome, and the options beside the files.
 
 use tollgate::Source;
 

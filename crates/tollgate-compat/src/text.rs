@@ -60,7 +60,7 @@ mod tests {
 
     /// No control character reaches a terminal or a log reader, and harmless text stays readable.
     #[test]
-    fn what_acts_is_escaped() {
+    fn active_characters_are_escaped() {
         assert_eq!(shown("naïve ключ 鍵"), "naïve ключ 鍵");
         assert_eq!(shown("a\nb\r\u{1b}[2J\u{7}"), r"a\nb\r\u{1b}[2J\u{7}");
         assert_eq!(shown("\u{9b}31m\u{202e}x\u{2028}y\0"), r"\u{9b}31m\u{202e}x\u{2028}y\u{0}");

@@ -32,13 +32,13 @@ pub(crate) enum UpstreamBody {
     /// Of HTTP/1, read directly by the task that polls the body.
     Direct(BodyReader),
     /// Of HTTP/1, read by a task of its own.
-    Pumped(Pumped),
+    TaskBody(TaskBody),
     /// Of HTTP/2, or of an answer to a request for a protocol upgrade.
     Incoming(Incoming),
 }
 
-/// What happens to a connection when its answer is over.
-pub(crate) struct Home {
+/// The pool that a connection returns to after its response.
+pub(crate) struct ReturnPath {
     pub(crate) pool: Arc<ConnectionPool>,
     /// The client of the request.
     pub(crate) client: ShareOwner,
@@ -64,21 +64,21 @@ pub(crate) struct RequestSlots {
 pub(crate) struct BodyReader {
     connection: Option<Box<Http1Connection>>,
     body: ResponseDecoder,
-    home: Home,
+    return_path: ReturnPath,
 }
 
 /// The parts that a task has read.
-pub(crate) struct Pumped {
+pub(crate) struct TaskBody {
     /// Parts of the body, and then `None` at its end.
     parts: mpsc::Receiver<Option<BodyPart>>,
     left: Option<u64>,
-    task: Wanted,
+    task: AbortOnDrop,
 }
 
 /// Aborts a task when its reader is dropped. A task that has sent the whole body goes on with the rest of the request.
-struct Wanted(Option<AbortHandle>);
+struct AbortOnDrop(Option<AbortHandle>);
 
-impl Drop for Wanted {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         if let Some(task) = self.0.take() {
             task.abort();
@@ -86,7 +86,7 @@ impl Drop for Wanted {
     }
 }
 
-impl Pumped {
+impl TaskBody {
     fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Option<BodyPart>> {
         if self.task.0.is_none() {
             return Poll::Ready(None);
@@ -106,15 +106,19 @@ impl Pumped {
 
 impl UpstreamBody {
     /// Makes the body that follows a head.
-    pub(crate) fn new(connection: Box<Http1Connection>, body: ResponseDecoder, home: Home) -> Self {
-        let mut reading = BodyReader { connection: Some(connection), body, home };
+    pub(crate) fn new(
+        connection: Box<Http1Connection>,
+        body: ResponseDecoder,
+        return_path: ReturnPath,
+    ) -> Self {
+        let mut reading = BodyReader { connection: Some(connection), body, return_path };
         if reading.connection.as_ref().is_some_and(|connection| !connection.is_sent()) {
             let (send, parts) = mpsc::channel(1);
             let left = reading.body.left();
             let has_more = !reading.body.is_over();
             let task = tokio::spawn(pump(reading, send)).abort_handle();
-            let task = Wanted(Some(task).filter(|_| has_more));
-            return UpstreamBody::Pumped(Pumped { parts, left, task });
+            let task = AbortOnDrop(Some(task).filter(|_| has_more));
+            return UpstreamBody::TaskBody(TaskBody { parts, left, task });
         }
         if reading.body.is_over() {
             reading.over();
@@ -126,9 +130,9 @@ impl UpstreamBody {
 impl BodyReader {
     /// The body has ended: its connection is free for another request.
     fn over(&mut self) {
-        self.home.held = None;
-        if let (Some(connection), Some(rest)) = (self.connection.take(), self.home.rest) {
-            self.home.pool.keep(connection, rest);
+        self.return_path.held = None;
+        if let (Some(connection), Some(rest)) = (self.connection.take(), self.return_path.rest) {
+            self.return_path.pool.keep(connection, rest);
         }
     }
 
@@ -150,7 +154,7 @@ impl BodyReader {
 impl Drop for BodyReader {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take().filter(|_| !self.body.is_over()) {
-            leave(connection, self.home.held.take(), self.home.timeout);
+            leave(connection, self.return_path.held.take(), self.return_path.timeout);
         }
     }
 }
@@ -189,7 +193,7 @@ async fn pump(mut reading: BodyReader, parts: mpsc::Sender<Option<BodyPart>>) {
     }
     // The upstream answered before it read the whole request. Send the rest for a while, and only if a slot is free
     // without a wait. The answer has released its own slot.
-    let Some(_slot) = reading.home.pool.free_slot(reading.home.client) else { return };
+    let Some(_slot) = reading.return_path.pool.free_slot(reading.return_path.client) else { return };
     let sent = std::future::poll_fn(|context| match reading.poll_send(context) {
         Ok(Poll::Pending) => Poll::Pending,
         sent => Poll::Ready(sent),
@@ -207,7 +211,7 @@ impl Body for UpstreamBody {
     fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<BodyPart>> {
         match self.get_mut() {
             UpstreamBody::Direct(reading) => reading.poll_part(context),
-            UpstreamBody::Pumped(pumped) => pumped.poll_part(context),
+            UpstreamBody::TaskBody(task_body) => task_body.poll_part(context),
             UpstreamBody::Incoming(body) => Pin::new(body).poll_frame(context).map_err(Into::into),
         }
     }
@@ -215,7 +219,7 @@ impl Body for UpstreamBody {
     fn is_end_stream(&self) -> bool {
         match self {
             UpstreamBody::Direct(reading) => reading.body.is_over(),
-            UpstreamBody::Pumped(pumped) => pumped.left == Some(0),
+            UpstreamBody::TaskBody(task_body) => task_body.left == Some(0),
             UpstreamBody::Incoming(body) => body.is_end_stream(),
         }
     }
@@ -223,7 +227,7 @@ impl Body for UpstreamBody {
     fn size_hint(&self) -> SizeHint {
         let left = match self {
             UpstreamBody::Direct(reading) => reading.body.left(),
-            UpstreamBody::Pumped(pumped) => pumped.left,
+            UpstreamBody::TaskBody(task_body) => task_body.left,
             UpstreamBody::Incoming(body) => return body.size_hint(),
         };
         left.map_or_else(SizeHint::default, SizeHint::with_exact)

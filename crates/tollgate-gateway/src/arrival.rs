@@ -32,7 +32,7 @@ pub(crate) struct Peer {
     pub(crate) is_secure: bool,
 }
 
-/// What is known about a request beside its head. It travels in the request's extensions.
+/// Facts about a request that are not in its head. They travel in the request's extensions.
 #[derive(Clone, Debug)]
 pub(crate) struct Arrival {
     pub(crate) peer: Peer,
@@ -50,7 +50,7 @@ pub(crate) struct Arrival {
 
 /// How the gateway reads requests, from the config.
 #[derive(Clone, Debug)]
-pub struct Taking {
+pub struct RequestSettings {
     /// Which attributes requests have, and which proxies are trusted.
     pub reader: Reader,
     /// Which header names pass.
@@ -59,7 +59,7 @@ pub struct Taking {
     pub connections_per_address: Option<u32>,
 }
 
-impl Taking {
+impl RequestSettings {
     /// The limits on connections from one address.
     #[must_use]
     pub fn bound(&self) -> AddressLimit {
@@ -71,7 +71,7 @@ impl Taking {
     }
 }
 
-impl Default for Taking {
+impl Default for RequestSettings {
     /// By default no proxy is trusted, because any client may reach a gateway.
     fn default() -> Self {
         let reader = Reader { trusted: Trusted::new(Vec::new()), ..Reader::default() };
@@ -90,8 +90,8 @@ pub(crate) struct ReadSettings {
 }
 
 impl ReadSettings {
-    pub(crate) fn new(taking: Taking, sticky: &[String]) -> Self {
-        let Taking { reader, header_names, .. } = taking;
+    pub(crate) fn new(taking: RequestSettings, sticky: &[String]) -> Self {
+        let RequestSettings { reader, header_names, .. } = taking;
         let is_needed = |name: &str| matches!(name, "host" | "path") || sticky.iter().any(|key| key == name);
         let fields = FieldRules::new(&reader, header_names);
         Self { needs: Needs::of(&reader, is_needed), sticky: sticky.to_vec(), reader, fields }
@@ -220,7 +220,7 @@ mod tests {
     fn arrived(request: http::request::Builder) -> Result<(String, String), u16> {
         let (mut request, ()) = request.body(()).unwrap().into_parts();
         let peer = Peer { address: "203.0.113.9".parse().unwrap(), is_secure: false };
-        arrive(&mut request, peer, &ReadSettings::new(Taking::default(), &[]))
+        arrive(&mut request, peer, &ReadSettings::new(RequestSettings::default(), &[]))
             .map_err(|problem| problem.kind.status())?;
         let host = request.headers.get(HOST).map(|host| host.to_str().unwrap().to_owned());
         Ok((request.uri.to_string(), host.unwrap_or_default()))

@@ -18,8 +18,8 @@ use crate::trailers;
 /// The body of any answer, before and after the limits have processed it.
 pub(crate) enum Body {
     /// A few bytes of the gateway's own.
-    Own(Full<Bytes>),
-    /// What an upstream sends.
+    Text(Full<Bytes>),
+    /// The body of an upstream's response.
     Download(Download),
     /// Either of them, wrapped by other layers.
     Boxed(UnsyncBoxBody<Bytes, BodyError>),
@@ -28,7 +28,7 @@ pub(crate) type Limited = tollgate_tower::Body<Body>;
 
 impl Default for Body {
     fn default() -> Self {
-        Body::Own(Full::default())
+        Body::Text(Full::default())
     }
 }
 
@@ -41,7 +41,7 @@ impl hyper::body::Body for Body {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self.get_mut() {
-            Body::Own(text) => Pin::new(text).poll_frame(context).map_err(|never| match never {}),
+            Body::Text(text) => Pin::new(text).poll_frame(context).map_err(|never| match never {}),
             Body::Download(body) => Pin::new(body).poll_frame(context),
             Body::Boxed(body) => Pin::new(body).poll_frame(context),
         }
@@ -49,7 +49,7 @@ impl hyper::body::Body for Body {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Body::Own(text) => text.is_end_stream(),
+            Body::Text(text) => text.is_end_stream(),
             Body::Download(body) => body.is_end_stream(),
             Body::Boxed(body) => body.is_end_stream(),
         }
@@ -57,7 +57,7 @@ impl hyper::body::Body for Body {
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Body::Own(text) => text.size_hint(),
+            Body::Text(text) => text.size_hint(),
             Body::Download(body) => body.size_hint(),
             Body::Boxed(body) => body.size_hint(),
         }
@@ -71,7 +71,7 @@ pub(crate) struct Download {
     pub(crate) idle: Duration,
     pub(crate) waiting: Option<Pin<Box<Sleep>>>,
     /// The slot at the upstream.
-    pub(crate) _place: RequestSlots,
+    pub(crate) _slots: RequestSlots,
 }
 
 impl hyper::body::Body for Download {

@@ -37,9 +37,9 @@ impl BodyBudget {
     }
 
     /// Opens an account for the body of a client. It holds nothing yet.
-    pub(crate) fn enter(self: &Arc<Self>, client: ShareOwner) -> Arc<Stay> {
+    pub(crate) fn enter(self: &Arc<Self>, client: ShareOwner) -> Arc<BodyReservation> {
         let (bytes, is_refused) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Arc::new(Stay { room: Arc::clone(self), client, bytes, is_refused })
+        Arc::new(BodyReservation { budget: Arc::clone(self), client, bytes, is_refused })
     }
 
     /// The lock is held for a few additions. A panic in between leaves consistent numbers.
@@ -49,26 +49,26 @@ impl BodyBudget {
 }
 
 /// The memory of one body. It is released when the last handle is dropped.
-pub(crate) struct Stay {
-    room: Arc<BodyBudget>,
+pub(crate) struct BodyReservation {
+    budget: Arc<BodyBudget>,
     client: ShareOwner,
     /// Relaxed, as the flag: one task changes and reads them.
     bytes: AtomicUsize,
     is_refused: AtomicBool,
 }
 
-impl Stay {
+impl BodyReservation {
     /// Takes this many more bytes from the budget. Returns false if they do not fit.
     pub(crate) fn take(&self, bytes: usize) -> bool {
         if bytes == 0 {
             return true;
         }
-        let most = self.room.bytes_max;
+        let most = self.budget.bytes_max;
         let most_own = match self.client {
             ShareOwner::One(_) => most / CLIENTS_MIN,
             ShareOwner::Many => most,
         };
-        let is_taken = self.room.with(|held| {
+        let is_taken = self.budget.with(|held| {
             let own = held.clients.get(&self.client).copied().unwrap_or(0);
             if bytes > most.saturating_sub(held.bytes) || bytes > most_own.saturating_sub(own) {
                 return false;
@@ -91,13 +91,13 @@ impl Stay {
     }
 }
 
-impl Drop for Stay {
+impl Drop for BodyReservation {
     fn drop(&mut self) {
         let bytes = self.bytes.load(Ordering::Relaxed);
         if bytes == 0 {
             return;
         }
-        self.room.with(|held| {
+        self.budget.with(|held| {
             held.bytes = held.bytes.saturating_sub(bytes);
             let left = held.clients.get(&self.client).map_or(0, |own| own.saturating_sub(bytes));
             if left == 0 {
@@ -116,30 +116,30 @@ mod tests {
     /// One client gets its share and no more, all clients together get the whole, and released memory can be used
     /// again.
     #[test]
-    fn nobody_takes_it_from_others() {
-        let room = BodyBudget::of(8 * 100);
+    fn a_client_cannot_take_the_share_of_others() {
+        let budget = BodyBudget::of(8 * 100);
         let client = |number: u8| ShareOwner::One(std::net::IpAddr::from([192, 0, 2, number]));
-        let (one, same) = (room.enter(client(1)), room.enter(client(1)));
+        let (one, same) = (budget.enter(client(1)), budget.enter(client(1)));
         assert!(one.take(60) && same.take(40) && !same.take(1));
         assert!(same.is_refused() && !one.is_refused());
-        let others: Vec<_> = (2..9).map(|number| room.enter(client(number))).collect();
+        let others: Vec<_> = (2..9).map(|number| budget.enter(client(number))).collect();
         assert!(others.iter().all(|other| other.take(100)));
-        let late = room.enter(client(9));
+        let late = budget.enter(client(9));
         assert!(!late.take(1));
         drop(one);
         assert!(late.take(60) && !late.take(1));
         drop((same, others, late));
-        room.with(|held| assert_eq!((held.bytes, held.clients.len()), (0, 0)));
+        budget.with(|held| assert_eq!((held.bytes, held.clients.len()), (0, 0)));
     }
 
     /// A proxy that acts for many clients may use the whole budget, and no entry remains for bodies that took
     /// nothing.
     #[test]
     fn many_clients_have_all_of_it() {
-        let room = BodyBudget::of(800);
-        let stay = room.enter(ShareOwner::Many);
+        let budget = BodyBudget::of(800);
+        let stay = budget.enter(ShareOwner::Many);
         assert!(stay.take(0) && stay.take(800) && !stay.take(1));
-        drop((stay, room.enter(ShareOwner::Many)));
-        room.with(|held| assert_eq!((held.bytes, held.clients.len()), (0, 0)));
+        drop((stay, budget.enter(ShareOwner::Many)));
+        budget.with(|held| assert_eq!((held.bytes, held.clients.len()), (0, 0)));
     }
 }

@@ -55,9 +55,9 @@ pub(crate) fn give_write(mut buffer: BytesMut) {
 }
 
 /// Takes an empty map with capacity for this many fields.
-pub(crate) fn take_fields(room: usize) -> HeaderMap {
+pub(crate) fn take_fields(capacity: usize) -> HeaderMap {
     let mut fields = MAPS.with_borrow_mut(Vec::pop).unwrap_or_default();
-    fields.reserve(room);
+    fields.reserve(capacity);
     fields
 }
 

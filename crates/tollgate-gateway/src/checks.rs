@@ -32,7 +32,7 @@ pub(crate) fn maintain(proxy: &Arc<Proxy>, stop: &Stop) {
             let upstreams = table.routes.iter().flat_map(|route| &route.upstreams);
             tokio::select! {
                 _ = due.tick() => upstreams.for_each(|upstream| upstream.tidy()),
-                () = table.links.wanted() => upstreams.for_each(|upstream| upstream.make_room()),
+                () = table.budget.wanted() => upstreams.for_each(|upstream| upstream.make_room()),
                 () = stopped(&mut stop) => return,
             }
         }
@@ -54,13 +54,11 @@ async fn check(upstream: Arc<Upstream>, route: String, plan: HealthPlan, mut sto
         };
         match upstream.health.checked(result, plan.thresholds) {
             Some(true) => {
-                tracing::info!(route, upstream = upstream.name, "an upstream passes its health checks again")
+                tracing::info!(route, upstream = upstream.name, "upstream is healthy and gets requests again")
             }
-            Some(false) => tracing::warn!(
-                route,
-                upstream = upstream.name,
-                "an upstream fails its health checks: it is not asked"
-            ),
+            Some(false) => {
+                tracing::warn!(route, upstream = upstream.name, "upstream is unhealthy and gets no requests")
+            }
             None => {}
         }
     }

@@ -55,7 +55,7 @@ pub(crate) struct Dialer {
     protocol: UpstreamProtocol,
     secure: Option<Secure>,
     /// Descriptors for connections to all upstreams.
-    links: UpstreamBudget,
+    budget: UpstreamBudget,
 }
 
 struct Secure {
@@ -70,11 +70,11 @@ impl Dialer {
     ///
     /// # Errors
     /// When the CA certificates cannot be read, or the host is no valid name for a certificate.
-    pub(crate) fn new(target: &Target, route: &RoutePlan, links: &UpstreamBudget) -> Result<Self, String> {
+    pub(crate) fn new(target: &Target, route: &RoutePlan, budget: &UpstreamBudget) -> Result<Self, String> {
         let (protocol, ca) = (route.protocol, route.ca.as_deref());
         let protocol = if target.is_h2 { UpstreamProtocol::H2 } else { protocol };
         let secure = if target.is_secure { Some(Secure::new(&target.host, protocol, ca)?) } else { None };
-        Ok(Self { host: target.host.clone(), port: target.port, protocol, secure, links: links.clone() })
+        Ok(Self { host: target.host.clone(), port: target.port, protocol, secure, budget: budget.clone() })
     }
 
     /// Whether all connections use HTTP/2 by prior knowledge, so that no protocol upgrade is possible.
@@ -92,9 +92,9 @@ impl Dialer {
     /// # Errors
     /// When the connection fails.
     pub(crate) async fn dial(&self) -> io::Result<ConnectionSender> {
-        let (tcp, place) = self.tcp().await?;
+        let (tcp, permit) = self.tcp().await?;
         let Some(secure) = &self.secure else {
-            let stream = UpstreamStream::plain(tcp, place);
+            let stream = UpstreamStream::plain(tcp, permit);
             return match self.protocol {
                 UpstreamProtocol::H2 => h2(stream).await,
                 UpstreamProtocol::Auto | UpstreamProtocol::Http1 => {
@@ -107,7 +107,7 @@ impl Dialer {
         if self.protocol == UpstreamProtocol::H2 && !is_h2 {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "it does not speak HTTP/2"));
         }
-        let stream = UpstreamStream::tls(stream, place);
+        let stream = UpstreamStream::tls(stream, permit);
         if is_h2 { h2(stream).await } else { Ok(ConnectionSender::Http1(Http1Connection::new(stream))) }
     }
 
@@ -116,28 +116,30 @@ impl Dialer {
     /// # Errors
     /// As [`Self::dial`].
     pub(crate) async fn dial_http1(&self) -> io::Result<ConnectionSender> {
-        let (tcp, place) = self.tcp().await?;
+        let (tcp, permit) = self.tcp().await?;
         let _ = end_when_deaf(SockRef::from(&tcp)); // Where that cannot be set, it is noticed later.
         let stream = match &self.secure {
-            None => UpstreamStream::plain(tcp, place),
-            Some(secure) => UpstreamStream::tls(secure.http1.connect(secure.name.clone(), tcp).await?, place),
+            None => UpstreamStream::plain(tcp, permit),
+            Some(secure) => {
+                UpstreamStream::tls(secure.http1.connect(secure.name.clone(), tcp).await?, permit)
+            }
         };
         upgradable(stream).await
     }
 
     /// Makes a TCP connection, once a descriptor is free.
     async fn tcp(&self) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-        let Ok(place) = tokio::time::timeout(LINK_TIMEOUT, self.links.one()).await else {
+        let Ok(permit) = tokio::time::timeout(LINK_TIMEOUT, self.budget.one()).await else {
             return Err(io::Error::new(
                 io::ErrorKind::QuotaExceeded,
                 "this process may open no more connections",
             ));
         };
-        let place = place.map_err(io::Error::other)?;
+        let permit = permit.map_err(io::Error::other)?;
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         let _ = stream.set_nodelay(true); // Where that cannot be set, it is only slower.
         let _ = ask_when_silent(SockRef::from(&stream)); // As above.
-        Ok((stream, place))
+        Ok((stream, permit))
     }
 }
 

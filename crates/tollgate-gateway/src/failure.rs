@@ -11,9 +11,9 @@ pub(crate) enum UpstreamFailure {
     /// No connection could be made: nothing was sent.
     Connect(Cause, String),
     /// No slot was free in time: nothing was sent.
-    Busy(Scarce),
+    Busy(ExhaustedResource),
     /// The client's share had no free slot in time: nothing was sent.
-    Share(Scarce),
+    Share(ExhaustedResource),
     /// The upstream says that it has not processed the request.
     Refused,
     /// An idle HTTP/1 connection was already closed: nothing was sent.
@@ -29,9 +29,9 @@ pub(crate) enum UpstreamFailure {
     Late,
 }
 
-/// What the request waited for in vain.
+/// The resource that was exhausted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scarce {
+pub(crate) enum ExhaustedResource {
     /// Requests in flight at one upstream.
     Requests,
     /// Tunnels open at one upstream.
@@ -42,22 +42,22 @@ pub(crate) enum Scarce {
     Uploads,
 }
 
-impl fmt::Display for Scarce {
+impl fmt::Display for ExhaustedResource {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
-            Scarce::Requests => "requests",
-            Scarce::Tunnels => "tunnels",
-            Scarce::Connections => "connections",
-            Scarce::Uploads => "uploads that have not begun",
+            ExhaustedResource::Requests => "requests",
+            ExhaustedResource::Tunnels => "tunnels",
+            ExhaustedResource::Connections => "connections",
+            ExhaustedResource::Uploads => "uploads that have not begun",
         })
     }
 }
 
 impl UpstreamFailure {
-    pub(crate) fn full(full: Full, scarce: Scarce) -> Self {
+    pub(crate) fn full(full: Full, resource: ExhaustedResource) -> Self {
         match full {
-            Full::Client => UpstreamFailure::Share(scarce),
-            Full::All => UpstreamFailure::Busy(scarce),
+            Full::Client => UpstreamFailure::Share(resource),
+            Full::All => UpstreamFailure::Busy(resource),
         }
     }
 }
@@ -66,18 +66,22 @@ impl fmt::Display for UpstreamFailure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             UpstreamFailure::Connect(_, details) => write!(formatter, "no connection: {details}"),
-            UpstreamFailure::Busy(scarce) => write!(formatter, "as many {scarce} are there as may be"),
-            UpstreamFailure::Share(scarce) => write!(
+            UpstreamFailure::Busy(resource) => write!(formatter, "the limit of {resource} is reached"),
+            UpstreamFailure::Share(resource) => write!(
                 formatter,
-                "its client has as many {scarce} as one may; a balancer belongs among trusted_proxies, and per_client says how many"
+                "the limit of {resource} of one client is reached; a balancer belongs among trusted_proxies, and per_client sets the limit"
             ),
-            UpstreamFailure::Refused => formatter.write_str("it was refused unseen"),
-            UpstreamFailure::Left => formatter.write_str("the upstream left its connection before it"),
-            UpstreamFailure::Unsent => formatter.write_str("a connection that had rested had ended"),
-            UpstreamFailure::Stale => {
-                formatter.write_str("a connection that had rested ended as it was sent")
+            UpstreamFailure::Refused => {
+                formatter.write_str("the upstream refused the request without processing it")
             }
-            UpstreamFailure::Lost(_, details) => write!(formatter, "it was lost: {details}"),
+            UpstreamFailure::Left => {
+                formatter.write_str("the upstream closed its connection before the request")
+            }
+            UpstreamFailure::Unsent => formatter.write_str("an idle connection was already closed"),
+            UpstreamFailure::Stale => {
+                formatter.write_str("an idle connection was closed while the request was being sent")
+            }
+            UpstreamFailure::Lost(_, details) => write!(formatter, "the connection was lost: {details}"),
             UpstreamFailure::Late => formatter.write_str("no answer in time"),
         }
     }

@@ -222,7 +222,7 @@ mod tests {
     use tollgate_tower::attributes::source::{SetBy, Source};
 
     use super::*;
-    use crate::arrival::{Peer, Taking};
+    use crate::arrival::{Peer, RequestSettings};
     use crate::field_rules::HeaderNames;
 
     fn reading(header_names: HeaderNames) -> ReadSettings {
@@ -235,7 +235,7 @@ mod tests {
             mapped: mapped.map(|(name, source)| Mapped { name: name.to_owned(), source }).to_vec(),
             ..Reader::default()
         };
-        ReadSettings::new(Taking { reader, header_names, ..Taking::default() }, &[])
+        ReadSettings::new(RequestSettings { reader, header_names, ..RequestSettings::default() }, &[])
     }
 
     /// The fields that an upstream gets for a request from this peer with these fields, one line each.

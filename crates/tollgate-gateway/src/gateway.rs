@@ -27,7 +27,7 @@ use tollgate_tower::graphql::points;
 use tollgate_tower::shed::Shedder;
 use tollgate_tower::{Decide, RateLimitLayer, peer};
 
-use crate::arrival::{self, Peer, Taking};
+use crate::arrival::{self, Peer, RequestSettings};
 use crate::body::Limited;
 use crate::checks;
 use crate::graphql::GraphqlPlan;
@@ -57,7 +57,7 @@ pub struct Gateway {
 /// How a gateway reads requests, writes answers and sheds load.
 pub struct Settings {
     /// How it reads requests.
-    pub taking: Taking,
+    pub taking: RequestSettings,
     /// The headers of denials.
     pub headers: HeaderPolicy,
     /// The controllers of overload, if there are any.
@@ -83,7 +83,7 @@ impl Metrics {
 }
 
 impl Gateway {
-    /// Builds a gateway with these routes. `links` limits its connections to upstreams.
+    /// Builds a gateway with these routes. `budget` limits its connections to upstreams.
     ///
     /// # Errors
     /// When a file that a route names is missing or invalid.
@@ -91,11 +91,11 @@ impl Gateway {
         plans: &[RoutePlan],
         settings: Settings,
         program: Arc<D>,
-        links: &UpstreamBudget,
+        budget: &UpstreamBudget,
     ) -> Result<Self, String> {
         let Settings { taking, headers, shedder } = settings;
         let reader = taking.reader.clone();
-        let proxy = Arc::new(Proxy::new(RouteTable::new(plans, links)?, taking, program.clock().clone()));
+        let proxy = Arc::new(Proxy::new(RouteTable::new(plans, budget)?, taking, program.clock().clone()));
         let identified = reader.clone();
         let layer = RateLimitLayer::<D>::deciding(Arc::clone(&program))
             .reader(reader)

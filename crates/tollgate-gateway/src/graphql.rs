@@ -264,7 +264,7 @@ mod tests {
 
     /// All problems are reported at once, each with the accepted values.
     #[test]
-    fn problems_are_told_at_once() {
+    fn all_problems_are_reported_together() {
         let (_, problems) = compiled(
             "{path: [/graphql, api, /apix, /api/a?b], body_bytes: 1, caps: {depth: 0, points: 0, operations: 1000},
               field: 9999999999, weights: {'a b': 1, c: 9999999999}, lists: {d: 1000001}, sizes: [''], cost_from: 'x y'}",

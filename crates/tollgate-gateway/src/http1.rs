@@ -51,7 +51,7 @@ pub(crate) mod reply;
 pub(crate) mod outbox;
 pub(crate) mod pipeline;
 
-pub(crate) use pipeline::Coming;
+pub(crate) use pipeline::IncomingBody;
 
 /// Feeds bytes in parts, for the fuzz targets. Returns how many of them were read as requests, and whether more may
 /// follow.

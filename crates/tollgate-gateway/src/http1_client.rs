@@ -29,7 +29,7 @@ const TIMER_FIRST: Duration = Duration::from_secs(5);
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum RequestFailure {
     /// Nothing of the request was written.
     Unsent(String),
     /// The connection ended without a byte of an answer.
@@ -42,12 +42,12 @@ pub(crate) enum Trouble {
 
 /// A connection.
 pub(crate) struct Http1Connection {
-    link: UpstreamStream,
+    stream: UpstreamStream,
     /// Bytes that were read and not yet used.
     read: BytesMut,
     /// How many of them were searched for the end of a head.
     searched: usize,
-    room: usize,
+    read_limit: usize,
     outbox: Outbox,
     upload: Sending,
     /// Fires when an answer is late, or earlier. It is kept from one request to the next, so it is hardly ever reset.
@@ -70,12 +70,12 @@ enum Sending {
 }
 
 impl Http1Connection {
-    pub(crate) fn new(link: UpstreamStream) -> Box<Self> {
+    pub(crate) fn new(stream: UpstreamStream) -> Box<Self> {
         Box::new(Self {
-            link,
+            stream,
             read: BytesMut::new(),
             searched: 0,
-            room: READ_BYTES,
+            read_limit: READ_BYTES,
             outbox: Outbox::default(),
             upload: Sending::Done,
             timer: Box::pin(sleep(TIMER_FIRST)),
@@ -100,7 +100,7 @@ impl Http1Connection {
         outgoing: &Outgoing,
         authority: &str,
         timeout: Duration,
-    ) -> Result<ResponseHead, Trouble> {
+    ) -> Result<ResponseHead, RequestFailure> {
         let Outgoing { parts, upload, .. } = outgoing;
         (self.written, self.has_read, self.has_answered) = (0, false, false);
         self.upload = begin(&mut self.outbox, parts, upload, authority);
@@ -117,7 +117,7 @@ impl Http1Connection {
                 if self.timer.deadline() >= until {
                     until = upload.due(begun, timeout);
                     if until <= Instant::now() {
-                        return Poll::Ready(Err(Trouble::Late));
+                        return Poll::Ready(Err(RequestFailure::Late));
                     }
                 }
                 self.timer.as_mut().reset(until);
@@ -131,12 +131,14 @@ impl Http1Connection {
         &mut self,
         context: &mut Context<'_>,
         asked: &Method,
-    ) -> Poll<Result<ResponseHead, Trouble>> {
+    ) -> Poll<Result<ResponseHead, RequestFailure>> {
         loop {
             // Ready or not: the answer may come before the whole request is sent.
-            let _ = self.poll_send(context).map_err(|why| Trouble::Lost(Cause::HungUp, why))?;
+            let _ = self.poll_send(context).map_err(|why| RequestFailure::Lost(Cause::HungUp, why))?;
             let head = reply::head(&mut self.read, &mut self.searched, asked);
-            if let Some(head) = head.map_err(|broken| Trouble::Lost(broken.cause(), broken.0.to_owned()))? {
+            if let Some(head) =
+                head.map_err(|broken| RequestFailure::Lost(broken.cause(), broken.0.to_owned()))?
+            {
                 self.has_answered = true;
                 return Poll::Ready(Ok(head));
             }
@@ -149,9 +151,9 @@ impl Http1Connection {
                 Err(error) => error.to_string(),
             };
             return Poll::Ready(Err(match &self.upload {
-                Sending::Refused(why) if self.written == 0 => Trouble::Unsent(why.clone()),
-                _ if !self.has_read => Trouble::Gone(why),
-                _ => Trouble::Lost(Cause::HungUp, why),
+                Sending::Refused(why) if self.written == 0 => RequestFailure::Unsent(why.clone()),
+                _ if !self.has_read => RequestFailure::Gone(why),
+                _ => RequestFailure::Lost(Cause::HungUp, why),
             }));
         }
     }
@@ -165,7 +167,7 @@ impl Http1Connection {
     /// the head of an answer, or more of one that had begun, or closes its side, too.
     pub(crate) async fn leave(mut self: Box<Self>) {
         (self.upload, self.outbox) = (Sending::Done, Outbox::default());
-        let _ = self.link.shutdown().await; // Where that fails, the connection has ended.
+        let _ = self.stream.shutdown().await; // Where that fails, the connection has ended.
         while let Ok(1..) = std::future::poll_fn(|context| self.poll_fill(context)).await {
             // An informational response is no answer.
             if self.has_answered
@@ -185,7 +187,7 @@ impl Http1Connection {
             // The first part of a body is written together with the head; each further part waits until the previous
             // one is written.
             let is_waiting = self.outbox.takes_more() && self.poll_upload(context)?.is_pending();
-            match self.outbox.poll_empty(&mut self.link, &mut self.written, context) {
+            match self.outbox.poll_empty(&mut self.stream, &mut self.written, context) {
                 Poll::Pending => return Ok(Poll::Pending),
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => {
@@ -274,15 +276,15 @@ impl Http1Connection {
     /// Reads the bytes that are there. Returns 0 at the end of the connection.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut free = self.read.capacity() - self.read.len();
-        if free < self.room / 2 {
-            self.read.reserve(self.room);
+        if free < self.read_limit / 2 {
+            self.read.reserve(self.read_limit);
             free = self.read.capacity() - self.read.len();
         }
-        let read = ready!(pin!(self.link.read_buf(&mut self.read)).poll(context))?;
+        let read = ready!(pin!(self.stream.read_buf(&mut self.read)).poll(context))?;
         if read == free {
-            self.room = (self.room * 2).min(READ_BYTES_MAX);
-        } else if read < self.room / 4 {
-            self.room = (self.room / 2).max(READ_BYTES);
+            self.read_limit = (self.read_limit * 2).min(READ_BYTES_MAX);
+        } else if read < self.read_limit / 4 {
+            self.read_limit = (self.read_limit / 2).max(READ_BYTES);
         }
         Poll::Ready(Ok(read))
     }
@@ -316,11 +318,11 @@ fn begin(outbox: &mut Outbox, parts: &request::Parts, upload: &Upload, authority
         }
         Some(length) => {
             write_length(before, length);
-            Sending::Fixed(upload.lend(), length)
+            Sending::Fixed(upload.attempt_body(), length)
         }
         None => {
             before.extend_from_slice(b"transfer-encoding: chunked\r\n");
-            Sending::Chunked(upload.lend())
+            Sending::Chunked(upload.attempt_body())
         }
     };
     before.extend_from_slice(b"\r\n");

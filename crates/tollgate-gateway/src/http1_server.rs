@@ -49,10 +49,10 @@ struct ClientConnection {
     peer: Peer,
     stop: Stop,
     phase: Arc<Phase>,
-    line: SharedConnection,
+    connection: SharedConnection,
 }
 
-/// What follows a request.
+/// The step after a request.
 enum After {
     /// Another request.
     Next,
@@ -70,8 +70,8 @@ enum After {
 pub(crate) async fn serve(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, mut stop: Stop) {
     let (stream, begun) = stream.into_parts();
     let phase = Arc::new(Phase::at(stream.activity()));
-    let line = SharedConnection::new(TimedStream::new(stream, Arc::clone(&phase)), &begun);
-    let client = ClientConnection { gateway, peer, stop: stop.clone(), phase, line };
+    let connection = SharedConnection::new(TimedStream::new(stream, Arc::clone(&phase)), &begun);
+    let client = ClientConnection { gateway, peer, stop: stop.clone(), phase, connection };
     let (mut stopping, mut has_stopped) = (pin!(stopped(&mut stop)), false);
     let mut first = client.next(stopping.as_mut(), &mut has_stopped).await;
     while let Some(head) = first.take() {
@@ -81,11 +81,11 @@ pub(crate) async fn serve(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, m
             After::Closed => return Box::pin(client.close()).await,
             After::Ended => break,
             After::Gone => return,
-            After::Tunnel(tunnel) => return Box::pin(tunnel.carry_from(client.line)).await,
+            After::Tunnel(tunnel) => return Box::pin(tunnel.carry_from(client.connection)).await,
         }
     }
-    let mut line = client.line;
-    let _ = line.shutdown().await; // There is no answer left to wait for.
+    let mut connection = client.connection;
+    let _ = connection.shutdown().await; // There is no answer left to wait for.
 }
 
 impl ClientConnection {
@@ -120,7 +120,7 @@ impl ClientConnection {
         let mut seen = None;
         loop {
             look.as_mut().await;
-            let turn = self.phase.rest().filter(|_| self.line.lock().is_empty());
+            let turn = self.phase.rest().filter(|_| self.connection.lock().is_empty());
             if turn.is_some() && turn == seen {
                 return;
             }
@@ -138,7 +138,7 @@ impl ClientConnection {
     ) -> Option<Result<usize, Flaw>> {
         let mut lingering = None;
         poll_fn(|context| {
-            if let Poll::Ready(head) = self.line.lock().poll_head(context) {
+            if let Poll::Ready(head) = self.connection.lock().poll_head(context) {
                 return Poll::Ready(head.transpose());
             }
             if !*has_stopped {
@@ -148,7 +148,7 @@ impl ClientConnection {
             // A request that has begun is answered. A connection that was only opened ahead of need is not waited for.
             let lingering = lingering.get_or_insert_with(|| Box::pin(sleep(LINGER)));
             match lingering.as_mut().poll(context) {
-                Poll::Ready(()) if self.line.lock().is_empty() => Poll::Ready(None),
+                Poll::Ready(()) if self.connection.lock().is_empty() => Poll::Ready(None),
                 _ => Poll::Pending,
             }
         })
@@ -159,7 +159,7 @@ impl ClientConnection {
     async fn turn(&self, end: Result<usize, Flaw>) -> After {
         let answering = self.phase.answering();
         let head = end.and_then(|end| {
-            let text = self.line.lock().take_head(end);
+            let text = self.connection.lock().take_head(end);
             RequestHead::read(text)
         });
         let (response, asker) = match head {
@@ -174,7 +174,7 @@ impl ClientConnection {
         drop(answering);
         if let After::Next = after {
             let is_free = self.is_free().await;
-            self.line.lock().turn_ends();
+            self.connection.lock().turn_ends();
             return if is_free { After::Next } else { After::Closed };
         }
         after
@@ -183,23 +183,23 @@ impl ClientConnection {
     /// Whether another request can follow an answered one, once the rest of its body is read.
     async fn is_free(&self) -> bool {
         // Usually it can at once, and no timer is needed.
-        let polled = poll_fn(|context| Poll::Ready(self.line.lock().poll_free(context))).await;
+        let polled = poll_fn(|context| Poll::Ready(self.connection.lock().poll_free(context))).await;
         let Poll::Pending = polled else { return matches!(polled, Poll::Ready(true)) };
-        let is_free = poll_fn(|context| self.line.lock().poll_free(context));
+        let is_free = poll_fn(|context| self.connection.lock().poll_free(context));
         timeout(FREE_TIMEOUT, is_free).await.unwrap_or(false)
     }
 
     /// Computes the gateway's answer, unless the client goes away first.
     async fn answered(&self, head: RequestHead) -> Option<Response<Limited>> {
-        let body = self.line.coming(head.body);
+        let body = self.connection.coming(head.body);
         if head.is_waiting {
-            self.line.send_continue();
+            self.connection.send_continue();
         }
         let body = body.map_or(RequestBody::Held(None), RequestBody::Client);
         let mut answer = pin!(self.gateway.answer(head.request.map(|()| body), self.peer));
         poll_fn(|context| match answer.as_mut().poll(context) {
             Poll::Ready(response) => Poll::Ready(Some(response)),
-            Poll::Pending => self.line.lock().poll_gone(HALF_CLOSED_GRACE, context).map(|()| None),
+            Poll::Pending => self.connection.lock().poll_gone(HALF_CLOSED_GRACE, context).map(|()| None),
         })
         .await
     }
@@ -208,15 +208,15 @@ impl ClientConnection {
     async fn written(&self, mut response: Response<Limited>, mut asker: ResponseOptions) -> After {
         let tunnel = TunnelHandoff::take(&mut response);
         let behind = {
-            let mut line = self.line.lock();
-            let behind = line.answer_begins();
-            asker.is_kept &= line.skip_body() && !*self.stop.borrow() && !must_close(&response);
+            let mut connection = self.connection.lock();
+            let behind = connection.answer_begins();
+            asker.is_kept &= connection.skip_body() && !*self.stop.borrow() && !must_close(&response);
             behind
         };
         let mut answer = AnswerWriter::new(response, asker, behind, self.gateway.program.wall_now());
         let written = poll_fn(|context| {
             let before = answer.written;
-            match answer.poll(&self.line, context) {
+            match answer.poll(&self.connection, context) {
                 Poll::Ready(Ok(())) => Poll::Ready(true),
                 Poll::Ready(Err(cut)) => {
                     if cut == Cut::Slow {
@@ -225,18 +225,18 @@ impl ClientConnection {
                     Poll::Ready(false)
                 }
                 Poll::Pending => {
-                    let mut line = self.line.lock();
+                    let mut connection = self.connection.lock();
                     if answer.written != before {
-                        line.is_reading(); // It may have ended its side, but it is there.
+                        connection.is_reading(); // It may have ended its side, but it is there.
                     }
-                    line.poll_gone(HALF_CLOSED_GRACE, context).map(|()| false)
+                    connection.poll_gone(HALF_CLOSED_GRACE, context).map(|()| false)
                 }
             }
         });
         match (written.await, tunnel) {
             (false, _) => {
                 if answer.ends_with_connection() {
-                    self.line.lock().reset(); // Else what came of it would look like all of it.
+                    self.connection.lock().reset(); // Else what came of it would look like all of it.
                 }
                 After::Gone
             }
@@ -251,14 +251,15 @@ impl ClientConnection {
 
     /// Closes the connection after its last answer.
     async fn close(mut self) {
-        if self.line.shutdown().await.is_err() || !self.line.lock().has_unread() {
+        if self.connection.shutdown().await.is_err() || !self.connection.lock().has_unread() {
             return;
         }
         // Unread bytes would reset the connection before the client has read its answer.
         let dropped = async {
             while let Ok(true) =
-                timeout(DROP_IDLE, poll_fn(|context| self.line.lock().poll_drop(context))).await
-            {}
+                timeout(DROP_IDLE, poll_fn(|context| self.connection.lock().poll_drop(context))).await
+            {
+            }
         };
         let _ = timeout(DROP_TIMEOUT, dropped).await;
     }
@@ -266,7 +267,8 @@ impl ClientConnection {
 
 /// Whether the rest of a request cannot be used: its head was malformed, or its body did not come.
 fn must_close(response: &Response<Limited>) -> bool {
-    matches!(response.status().as_u16(), 408 | 414 | 431) && response.extensions().get::<own::Own>().is_some()
+    matches!(response.status().as_u16(), 408 | 414 | 431)
+        && response.extensions().get::<own::GatewayAnswer>().is_some()
 }
 
 /// The answer to a client whose head is malformed.

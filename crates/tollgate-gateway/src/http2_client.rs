@@ -158,7 +158,7 @@ impl H2 {
     }
 }
 
-/// What an upstream refused. It has not processed the request: it says so, or never got it.
+/// A request that an upstream refused without processing it: the upstream says so, or never got it.
 pub(crate) enum RefusedRequest {
     /// This request.
     One,
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(third.most.load(Ordering::Relaxed), 2);
         shared.leave(&third.stream());
         drop(third);
-        assert!(shared.one().is_none(), "nobody gets one that was left");
+        assert!(shared.one().is_none(), "a closed connection is not used again");
     }
 
     /// At the maximum number of connections, the one with the fewest requests takes more.

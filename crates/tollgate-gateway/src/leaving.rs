@@ -8,18 +8,18 @@ use tokio::runtime::Handle;
 use tollgate_tower::HeldPermits;
 
 use crate::http1::reply::ResponseHead;
-use crate::http1_client::{Http1Connection, Trouble};
+use crate::http1_client::{Http1Connection, RequestFailure};
 use crate::outgoing::Outgoing;
 
 /// A connection with a request in flight. If it is dropped before the answer, the connection is closed in an orderly
 /// way.
-pub(crate) struct Asking<'o> {
+pub(crate) struct InFlightRequest<'o> {
     connection: Option<Box<Http1Connection>>,
     outgoing: &'o Outgoing,
     timeout: Duration,
 }
 
-impl<'o> Asking<'o> {
+impl<'o> InFlightRequest<'o> {
     /// A request on a connection, with a timeout for its answer.
     pub(crate) const fn new(
         connection: Box<Http1Connection>,
@@ -36,8 +36,8 @@ impl<'o> Asking<'o> {
     pub(crate) async fn ask(
         mut self,
         authority: &str,
-    ) -> Result<(ResponseHead, Box<Http1Connection>), Trouble> {
-        let gone = || Trouble::Unsent("there is no connection".to_owned());
+    ) -> Result<(ResponseHead, Box<Http1Connection>), RequestFailure> {
+        let gone = || RequestFailure::Unsent("there is no connection".to_owned());
         let asked = match &mut self.connection {
             Some(connection) => connection.ask(self.outgoing, authority, self.timeout).await,
             None => Err(gone()),
@@ -50,7 +50,7 @@ impl<'o> Asking<'o> {
     }
 }
 
-impl Drop for Asking<'_> {
+impl Drop for InFlightRequest<'_> {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take().filter(|connection| connection.has_asked()) {
             leave(connection, self.outgoing.held.clone(), self.timeout);

@@ -102,7 +102,7 @@ pub mod fuzzing {
     pub use crate::http1::framed;
 }
 
-pub use arrival::Taking;
+pub use arrival::RequestSettings;
 pub use connection::connection;
 pub use field_rules::HeaderNames;
 pub use gateway::{Gateway, Metrics, Settings};

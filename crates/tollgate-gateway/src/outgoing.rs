@@ -46,6 +46,6 @@ impl Outgoing {
                 parts.uri = uri;
             }
         }
-        Request::from_parts(parts, self.upload.lend().holding(self.held.clone()))
+        Request::from_parts(parts, self.upload.attempt_body().holding(self.held.clone()))
     }
 }

@@ -32,19 +32,19 @@ impl ClientProtocol {
 
 /// Marks the gateway's own answers to requests that reach no limit.
 #[derive(Clone, Copy)]
-pub(crate) struct Own;
+pub(crate) struct GatewayAnswer;
 
 /// Answers a request that reaches no limit.
 pub(crate) fn answer(problem: &Problem, asker: ClientProtocol) -> Response<Limited> {
     let mut response = refused(problem, asker).map(Limited::from);
-    response.extensions_mut().insert(Own);
+    response.extensions_mut().insert(GatewayAnswer);
     response
 }
 
 /// Turns a problem into an answer.
 pub(crate) fn refused(problem: &Problem, asker: ClientProtocol) -> Response<Body> {
     let mut response = match asker {
-        ClientProtocol::Http => problem_details(problem).map(Body::Own),
+        ClientProtocol::Http => problem_details(problem).map(Body::Text),
         ClientProtocol::Grpc => call(problem),
     };
     let headers = response.headers_mut();

@@ -493,7 +493,7 @@ mod tests {
 
     /// All problems are reported at once, each with its field.
     #[test]
-    fn problems_are_told_at_once() {
+    fn all_problems_are_reported_together() {
         let text = "
 - {name: upstream, host: Example.com, path: v1, upstreams: [], retries: 9, connections: 0, tunnels: 100001, per_client: '0%', pace: {bytes: 0, over: 2h}, sticky: [ip, tennant]}
 - {upstreams: ['ftp://a', 'http://a/x', 'http://u:p@a', 'nowhere', {url: 'http://b', weight: 0}, 'http://b:80']}

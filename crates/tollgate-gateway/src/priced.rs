@@ -18,7 +18,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::body::{Body, Limited};
-use crate::body_budget::{BodyBudget, Stay};
+use crate::body_budget::{BodyBudget, BodyReservation};
 use crate::cause::BodyError;
 use crate::disk;
 use crate::graphql::{GraphqlPlan, PersistedPlan};
@@ -124,7 +124,7 @@ impl Priced {
         // The bytes of the body stay in memory until the upstream answers.
         let stay = self.room.enter(client);
         let upload = Upload::new(body, None, self.pace);
-        let body = BudgetedBody { body: upload.lend_once(), stay: Arc::clone(&stay) };
+        let body = BudgetedBody { body: upload.only_attempt_body(), stay: Arc::clone(&stay) };
         let request = Request::from_parts(parts, RequestBody::Boxed(body.boxed_unsync()));
         let answered = self.service.clone().call(request).await;
         let refused = |problem: &Problem| own::answer(problem, ClientProtocol::Http);
@@ -146,7 +146,7 @@ impl Priced {
 /// A body that takes memory from the budget as it comes.
 struct BudgetedBody {
     body: UploadBody,
-    stay: Arc<Stay>,
+    stay: Arc<BodyReservation>,
 }
 
 impl HttpBody for BudgetedBody {

@@ -9,7 +9,7 @@ pub use details::{ProblemDetails, detail_text, response};
 /// The registered type of a problem that is over when there is capacity again.
 const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
-/// What kind of problem it is.
+/// The kind of problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The request is not valid.
@@ -104,7 +104,7 @@ impl Kind {
         }
     }
 
-    /// What all problems of this kind have in common.
+    /// The title of all problems of this kind.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {

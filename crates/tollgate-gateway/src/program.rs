@@ -1,4 +1,4 @@
-//! What the gateway needs of the program around it, beside the decisions.
+//! The services that the gateway needs of the program around it, apart from decisions.
 
 use tollgate::Timestamp;
 

@@ -11,10 +11,10 @@ use tollgate::{Clock, Timestamp};
 use tollgate_overload::Ending;
 use tollgate_tower::{InFlight, Unanswered};
 
-use crate::arrival::{Arrival, ReadSettings, Taking};
+use crate::arrival::{Arrival, ReadSettings, RequestSettings};
 use crate::body::{Body, Download};
 use crate::buffer_pool;
-use crate::failure::{Scarce, UpstreamFailure};
+use crate::failure::{ExhaustedResource, UpstreamFailure};
 use crate::field_rules::FieldRules;
 use crate::fields;
 use crate::listen::Pace;
@@ -28,7 +28,7 @@ use crate::shares::ShareOwner;
 use crate::table::{Route, RouteTable};
 use crate::trailers::Trailers;
 use crate::tunnel::{Tunnel, TunnelHandoff, UpgradeRequest};
-use crate::upload::{Fault, Unbegun, Unsent, Upload};
+use crate::upload::{BodyNotStarted, Fault, Unsent, Upload};
 use crate::upstream::{IdleConnections, Upstream, UpstreamAnswer};
 
 /// Sends requests on.
@@ -43,7 +43,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    pub(crate) fn new(table: RouteTable, taking: Taking, clock: Clock) -> Self {
+    pub(crate) fn new(table: RouteTable, taking: RequestSettings, clock: Clock) -> Self {
         let rules = FieldRules::new(&taking.reader, taking.header_names);
         let trailers = Arc::new(Trailers::new(rules));
         let reading = ReadSettings::new(taking, &table.sticky);
@@ -92,9 +92,9 @@ impl Proxy {
         };
         match begun {
             Ok(()) => Ok(Request::from_parts(parts, upload)),
-            Err(Unbegun::Fault(fault)) => Err(answered(&cut_off(fault, &self.slow), asker)),
-            Err(Unbegun::Full(full)) => {
-                let failure = UpstreamFailure::full(full, Scarce::Uploads);
+            Err(BodyNotStarted::Fault(fault)) => Err(answered(&cut_off(fault, &self.slow), asker)),
+            Err(BodyNotStarted::Full(full)) => {
+                let failure = UpstreamFailure::full(full, ExhaustedResource::Uploads);
                 Err(answered(&unanswered(route, &failure), asker))
             }
         }
@@ -105,7 +105,7 @@ impl Proxy {
         let asker = ClientProtocol::of(request.headers());
         match self.answer(request).await {
             Ok(response) => response,
-            Err(Undone { problem, delivery }) => {
+            Err(Failed { problem, delivery }) => {
                 let mut response = answered(&problem, asker);
                 if delivery == Delivery::Possible {
                     response.extensions_mut().insert(Unanswered);
@@ -115,10 +115,10 @@ impl Proxy {
         }
     }
 
-    async fn answer(&self, mut request: Request<Upload>) -> Result<Response<Body>, Undone> {
+    async fn answer(&self, mut request: Request<Upload>) -> Result<Response<Body>, Failed> {
         let Some(arrival) = request.extensions_mut().remove::<Arrival>() else {
             // The caller puts it there. This arm is here so that a mistake fails one request instead of the process.
-            return Err(Problem::invalid("nothing is known about the request").into());
+            return Err(Problem::invalid("the request was not read (`Arrival` is missing)").into());
         };
         let path = request.uri().path();
         if path == "*" {
@@ -127,7 +127,7 @@ impl Proxy {
             return Ok(response);
         }
         let Some(route) = self.table.find(&arrival.host, path) else {
-            return Err(turned(
+            return Err(Problem::new(
                 Kind::NoRoute,
                 "no route is for this host and path; look at routes in the config",
             )
@@ -144,47 +144,47 @@ impl Proxy {
         }
         let client = ShareOwner::of(&arrival, &self.reading.reader);
         let outgoing = Outgoing { parts, upload, is_upgrade: upgrade.is_some(), client, held };
-        let (answer, upstream) = self.sent(route, &arrival, &outgoing).await?;
+        let (answer, upstream) = self.send_with_retries(route, &arrival, &outgoing).await?;
         outgoing.upload.answered();
         buffer_pool::give_fields(outgoing.parts.headers);
         buffer_pool::give_extensions(outgoing.parts.extensions);
-        handed_on(answer, route, &upstream, upgrade).map_err(Undone::seen)
+        client_response(answer, route, &upstream, upgrade).map_err(Failed::seen)
     }
 
     /// Sends a request to one upstream after the other, as far as retries are safe.
-    async fn sent(
+    async fn send_with_retries(
         &self,
         route: &Route,
         arrival: &Arrival,
         outgoing: &Outgoing,
-    ) -> Result<(UpstreamAnswer, Arc<Upstream>), Undone> {
+    ) -> Result<(UpstreamAnswer, Arc<Upstream>), Failed> {
         route.budget.earn();
         let mut tried = Vec::new();
-        let mut again = None;
+        let mut retry_same = None;
         let mut delivery = Delivery::None;
         loop {
             let now = self.clock.now();
-            let idle = if again.is_some() { IdleConnections::Skipped } else { IdleConnections::Allowed };
+            let idle = if retry_same.is_some() { IdleConnections::Skipped } else { IdleConnections::Allowed };
             // When all were tried, one that is not down may have failed only for a moment.
             let other = || route.choose(arrival, &tried, now).or_else(|| route.choose(arrival, &[], now));
-            let chosen = again.take().or_else(other);
-            let Some(upstream) = chosen.and_then(|place| route.upstreams.get(place)) else {
-                return Err(Undone { problem: no_upstream(route), delivery });
+            let chosen = retry_same.take().or_else(other);
+            let Some(upstream) = chosen.and_then(|slots| route.upstreams.get(slots)) else {
+                return Err(Failed { problem: no_upstream(route), delivery });
             };
             if !tried.is_empty() {
-                upstream.numbers.retried();
+                upstream.metrics.retried();
             }
             tried.extend(chosen);
             let failure = match upstream.send(outgoing, idle).await {
                 Ok(answer) => {
                     upstream.health.answered();
-                    upstream.numbers.answered(answer.0.status());
+                    upstream.metrics.answered(answer.0.status());
                     return Ok((answer, Arc::clone(upstream)));
                 }
                 Err(failure) => failure,
             };
             if let Some(fault) = outgoing.upload.fault() {
-                return Err(Undone::seen(cut_off(fault, &self.slow)));
+                return Err(Failed::seen(cut_off(fault, &self.slow)));
             }
             delivery = delivery.max(Delivery::of(&failure));
             self.note(route, upstream, &failure, now);
@@ -197,16 +197,16 @@ impl Proxy {
                 || !is_safe(&failure, &outgoing.parts, &outgoing.upload)
                 || !route.budget.spend()
             {
-                return Err(Undone { problem: unanswered(route, &failure), delivery });
+                return Err(Failed { problem: unanswered(route, &failure), delivery });
             }
             // Only the connection was stale, so the same upstream is tried again.
-            again = chosen.filter(|_| matches!(failure, UpstreamFailure::Stale));
+            retry_same = chosen.filter(|_| matches!(failure, UpstreamFailure::Stale));
         }
     }
 
     /// Records a failure in the counters, in the upstream's health and in the log.
     fn note(&self, route: &Route, upstream: &Upstream, failure: &UpstreamFailure, now: Timestamp) {
-        upstream.numbers.failed(failure);
+        upstream.metrics.failed(failure);
         // An upstream that is late has taken the request and sent nothing; any answer in between shows that it is only
         // slow at times. A request is left only when the upstream has also ended a connection of its own while the
         // request was on it.
@@ -217,12 +217,13 @@ impl Proxy {
                 | UpstreamFailure::Lost(..)
                 | UpstreamFailure::Late
         );
-        let rests = is_its_fault && upstream.health.failed(now);
-        if rests {
+        let ejection = is_its_fault.then(|| upstream.health.failed(now)).flatten();
+        if let Some(ejection) = ejection {
             tracing::warn!(
                 route = route.name,
                 upstream = upstream.name,
-                "an upstream fails, and is left alone for a while"
+                "upstream failed repeatedly; no requests for {} s",
+                ejection.as_micros() / 1_000_000
             );
         } else if let Some(skipped) = self.failing.due(now) {
             tracing::warn!(
@@ -259,19 +260,19 @@ impl Delivery {
 }
 
 /// A request without an answer.
-struct Undone {
+struct Failed {
     problem: Problem,
     delivery: Delivery,
 }
 
-impl Undone {
+impl Failed {
     /// An upstream may have processed it.
     const fn seen(problem: Problem) -> Self {
         Self { problem, delivery: Delivery::Possible }
     }
 }
 
-impl From<Problem> for Undone {
+impl From<Problem> for Failed {
     fn from(problem: Problem) -> Self {
         Self { problem, delivery: Delivery::None }
     }
@@ -284,7 +285,7 @@ fn answered(problem: &Problem, asker: ClientProtocol) -> Response<Body> {
     response
 }
 
-/// What the gateway's own answer means for the controllers of overload: a drop, if upstreams are down or slow, or
+/// The meaning of the gateway's own answer for the controllers of overload: a drop, if upstreams are down or slow, or
 /// nothing, if the request itself was at fault.
 const fn ending(kind: Kind) -> Ending {
     match kind {
@@ -309,8 +310,8 @@ fn may_trail(arrival: &Arrival, body: &RequestBody) -> bool {
 }
 
 /// Turns an upstream's answer into the one for the client.
-fn handed_on(
-    (mut response, place): UpstreamAnswer,
+fn client_response(
+    (mut response, slots): UpstreamAnswer,
     route: &Route,
     upstream: &Upstream,
     upgrade: Option<UpgradeRequest>,
@@ -325,40 +326,37 @@ fn handed_on(
         .is_some_and(|asked| asked.is_misled(&response))
     {
         let detail = format!("route {:?}: no WebSocket is there", route.name);
-        return Err(turned(Kind::NotSwitched, detail));
+        return Err(Problem::new(Kind::NotSwitched, detail));
     }
     if fields::of_response(response.headers_mut()).is_none() {
-        return Err(turned(Kind::Lost, "the upstream's answer is framed in a way that is not read here"));
+        return Err(Problem::new(Kind::Lost, "the upstream's response uses unsupported framing"));
     }
     match (is_switched, upgrade) {
         (true, Some(upgrade)) => {
             let tunnel = Tunnel {
                 client: upgrade.client,
                 upstream: hyper::upgrade::on(&mut response),
-                _place: place,
-                _counted: upstream.numbers.tunnel(),
+                _slots: slots,
+                _counted: upstream.metrics.tunnel(),
                 held: None,
             };
             let mut response = response.map(|_| Body::default());
             TunnelHandoff::granted(tunnel, &mut response, protocol.unwrap_or(upgrade.protocol));
             Ok(response)
         }
-        (true, None) => {
-            Err(turned(Kind::Lost, "the upstream switched to a protocol that the request did not ask for"))
-        }
+        (true, None) => Err(Problem::new(
+            Kind::Lost,
+            "the upstream switched to a protocol that the request did not ask for",
+        )),
         (false, _) => {
             let idle = route.timeouts.idle;
-            Ok(response.map(|body| Body::Download(Download { body, idle, waiting: None, _place: place })))
+            Ok(response.map(|body| Body::Download(Download { body, idle, waiting: None, _slots: slots })))
         }
     }
 }
 
-fn turned(kind: Kind, detail: impl Into<String>) -> Problem {
-    Problem::new(kind, detail)
-}
-
 fn no_upstream(route: &Route) -> Problem {
-    turned(
+    Problem::new(
         Kind::NoUpstream,
         format!("route {:?}: no upstream passes its health checks; try again later", route.name),
     )
@@ -369,34 +367,38 @@ fn unanswered(route: &Route, failure: &UpstreamFailure) -> Problem {
     let name = &route.name;
     match failure {
         UpstreamFailure::Connect(cause, _) => {
-            turned(Kind::Unreachable, format!("route {name:?}: {}", cause.text()))
+            Problem::new(Kind::Unreachable, format!("route {name:?}: {}", cause.text()))
         }
-        UpstreamFailure::Busy(scarce) => {
-            let detail = format!("route {name:?}: as many {scarce} are there as may be; try again later");
-            turned(Kind::Busy, detail)
+        UpstreamFailure::Busy(resource) => {
+            let detail =
+                format!("route {name:?}: the upstream's limit of {resource} is reached; try again later");
+            Problem::new(Kind::Busy, detail)
         }
-        UpstreamFailure::Share(scarce) => {
+        UpstreamFailure::Share(resource) => {
             let detail = format!(
-                "route {name:?}: your address has as many {scarce} as one client may; wait for some of them to end"
+                "route {name:?}: your address has reached its limit of {resource}; wait for some of them to end"
             );
-            turned(Kind::Share, detail)
+            Problem::new(Kind::Share, detail)
         }
-        UpstreamFailure::Refused | UpstreamFailure::Left | UpstreamFailure::Unsent => {
-            turned(Kind::Lost, format!("route {name:?}: the server refused it unseen; try again"))
-        }
+        UpstreamFailure::Refused | UpstreamFailure::Left | UpstreamFailure::Unsent => Problem::new(
+            Kind::Lost,
+            format!("route {name:?}: the upstream refused the request without processing it; try again"),
+        ),
         UpstreamFailure::Stale => {
             let detail = format!(
                 "route {name:?}: the connection ended as the request was sent; the server may have acted on it or not"
             );
-            turned(Kind::Lost, detail)
+            Problem::new(Kind::Lost, detail)
         }
-        UpstreamFailure::Lost(cause, _) => turned(Kind::Lost, format!("route {name:?}: {}", cause.text())),
+        UpstreamFailure::Lost(cause, _) => {
+            Problem::new(Kind::Lost, format!("route {name:?}: {}", cause.text()))
+        }
         UpstreamFailure::Late => {
             let detail = format!(
                 "route {name:?}: no answer in {:?}; timeouts.response in the config allows more",
                 route.timeouts.response
             );
-            turned(Kind::Late, detail)
+            Problem::new(Kind::Late, detail)
         }
     }
 }

@@ -9,12 +9,12 @@ use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use crate::cause::BodyError;
-use crate::http1::Coming;
+use crate::http1::IncomingBody;
 
 /// The body of a request.
 pub(crate) enum RequestBody {
     /// Passed on as it comes, of HTTP/1 and of HTTP/2.
-    Client(Coming),
+    Client(IncomingBody),
     Incoming(Incoming),
     /// Any other, such as one whose memory is counted while its cost is read from it. Few requests need it.
     Boxed(UnsyncBoxBody<Bytes, BodyError>),

@@ -217,7 +217,7 @@ mod tests {
     /// A client whose share is used up waits for its own slots. The queue for all slots stays open to other clients,
     /// which are served before it.
     #[tokio::test(start_paused = true)]
-    async fn a_full_share_delays_nobody_else() {
+    async fn a_full_share_delays_no_other_client() {
         let shares = ClientShares::new(4, 3);
         let mut held = taken(&shares, one(1), 3);
         let beyond: Vec<_> = (0..100)

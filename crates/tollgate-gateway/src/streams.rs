@@ -33,12 +33,12 @@ pub(crate) struct Streams {
     /// When the last one began or ended. Relaxed, as all atomics here: the times are read every few seconds.
     moved_at: AtomicU64,
     /// Locked when a request begins, and for each check.
-    open: Mutex<Vec<Weak<Pulse>>>,
+    open: Mutex<Vec<Weak<ActivityCheck>>>,
     connection: Arc<ConnectionActivity>,
 }
 
 /// One request: when its body was last polled, and whether it had a part.
-struct Pulse {
+struct ActivityCheck {
     start: Instant,
     polled_at: AtomicU64,
     /// Whether the request waits for the upstream rather than for the client.
@@ -46,7 +46,7 @@ struct Pulse {
 }
 
 /// A request that has begun. Its connection counts it until this is dropped.
-pub(crate) struct ActiveRequest(Arc<Pulse>, Arc<Streams>);
+pub(crate) struct ActiveRequest(Arc<ActivityCheck>, Arc<Streams>);
 
 impl Streams {
     /// No requests yet, on a connection whose entry in the connection limit records their activity.
@@ -55,7 +55,7 @@ impl Streams {
     }
 
     pub(crate) fn begin(self: &Arc<Self>) -> ActiveRequest {
-        let pulse = Arc::new(Pulse {
+        let activity = Arc::new(ActivityCheck {
             start: self.start,
             polled_at: AtomicU64::new(0),
             awaits_upstream: AtomicBool::new(true),
@@ -63,9 +63,9 @@ impl Streams {
         self.moved();
         self.connection.begin();
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.retain(|pulse| pulse.strong_count() > 0);
-        open.push(Arc::downgrade(&pulse));
-        ActiveRequest(pulse, Arc::clone(self))
+        open.retain(|activity| activity.strong_count() > 0);
+        open.push(Arc::downgrade(&activity));
+        ActiveRequest(activity, Arc::clone(self))
     }
 
     fn moved(&self) {
@@ -74,7 +74,7 @@ impl Streams {
 
     pub(crate) fn is_idle(&self) -> bool {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.iter().all(|pulse| pulse.strong_count() == 0)
+        open.iter().all(|activity| activity.strong_count() == 0)
     }
 
     pub(crate) fn state(&self) -> State {
@@ -84,9 +84,9 @@ impl Streams {
             return if Duration::from_millis(since) > IDLE_TIMEOUT { State::Idle } else { State::Busy };
         }
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_stalled = |pulse: Arc<Pulse>| {
-            let since = now.saturating_sub(pulse.polled_at.load(Ordering::Relaxed));
-            !pulse.awaits_upstream.load(Ordering::Relaxed) && Duration::from_millis(since) > WRITE_TIMEOUT
+        let is_stalled = |activity: Arc<ActivityCheck>| {
+            let since = now.saturating_sub(activity.polled_at.load(Ordering::Relaxed));
+            !activity.awaits_upstream.load(Ordering::Relaxed) && Duration::from_millis(since) > WRITE_TIMEOUT
         };
         if open.iter().filter_map(Weak::upgrade).any(is_stalled) { State::Stalled } else { State::Busy }
     }
@@ -104,9 +104,9 @@ impl ActiveRequest {
 
     /// Its body was polled, and was ready if it had a part or has ended.
     pub(crate) fn polled<T>(&self, progress: &Poll<T>) {
-        let Self(pulse, _) = self;
-        pulse.awaits_upstream.store(progress.is_pending(), Ordering::Relaxed);
-        pulse.polled_at.store(millis(pulse.start), Ordering::Relaxed);
+        let Self(activity, _) = self;
+        activity.awaits_upstream.store(progress.is_pending(), Ordering::Relaxed);
+        activity.polled_at.store(millis(activity.start), Ordering::Relaxed);
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tollgate::Timestamp;
 
 use crate::arrival::Arrival;
-use crate::health::Budget;
+use crate::health::RetryBudget;
 use crate::listen::{Pace, UpstreamBudget};
 use crate::metrics::UpstreamSeries;
 use crate::paths::Paths;
@@ -28,17 +28,17 @@ pub(crate) struct Route {
     pub(crate) pace: Pace,
     pub(crate) health: Option<HealthPlan>,
     pub(crate) retries: u32,
-    pub(crate) budget: Budget,
+    pub(crate) budget: RetryBudget,
     sticky: Vec<String>,
 }
 
 impl Route {
     fn new(
         plan: &RoutePlan,
-        links: &UpstreamBudget,
+        budget: &UpstreamBudget,
         shares: Option<&Arc<ClientShares>>,
     ) -> Result<Self, String> {
-        let upstream = |upstream| Upstream::new(upstream, plan, links, shares.cloned()).map(Arc::new);
+        let upstream = |upstream| Upstream::new(upstream, plan, budget, shares.cloned()).map(Arc::new);
         let upstreams = plan.upstreams.iter().map(upstream);
         Ok(Self {
             name: plan.name.clone(),
@@ -49,7 +49,7 @@ impl Route {
             pace: plan.pace,
             health: plan.health.clone(),
             retries: plan.retries,
-            budget: Budget::default(),
+            budget: RetryBudget::default(),
             sticky: plan.sticky.clone(),
         })
     }
@@ -90,7 +90,7 @@ impl Route {
                 None => rendezvous::any(shares),
             }
         };
-        pick(&|upstream| !upstream.health.rests(now)).or_else(|| pick(&|_| true))
+        pick(&|upstream| !upstream.health.is_ejected(now)).or_else(|| pick(&|_| true))
     }
 
     /// The hash that chooses the upstream. A request without any of the attributes uses its client's address.
@@ -121,18 +121,18 @@ pub(crate) struct RouteTable {
     /// The attributes by which any route chooses an upstream.
     pub(crate) sticky: Vec<String>,
     /// The descriptors for connections to all upstreams.
-    pub(crate) links: UpstreamBudget,
+    pub(crate) budget: UpstreamBudget,
 }
 
 /// Each client's share of the connections to all upstreams; `None` if its shares of the single upstreams do not exceed
 /// that.
-fn shares(plans: &[&RoutePlan], links: &UpstreamBudget) -> Option<Arc<ClientShares>> {
+fn shares(plans: &[&RoutePlan], budget: &UpstreamBudget) -> Option<Arc<ClientShares>> {
     let of_one = |plan: &RoutePlan| {
         let slots = [plan.connections, plan.tunnels].map(|slots| ClientShares::part(slots, plan.per_client));
         slots.iter().sum::<usize>().saturating_mul(plan.upstreams.len())
     };
     let wanted = plans.iter().map(|plan| of_one(plan)).fold(0, usize::saturating_add);
-    let share = ClientShares::part(links.most(), LINKS_PER_CLIENT);
+    let share = ClientShares::part(budget.most(), LINKS_PER_CLIENT);
     (wanted > share).then(|| ClientShares::of_each_client(share))
 }
 
@@ -141,15 +141,15 @@ impl RouteTable {
     ///
     /// # Errors
     /// When a file that a plan names is missing or invalid.
-    pub(crate) fn new(plans: &[RoutePlan], links: &UpstreamBudget) -> Result<Self, String> {
+    pub(crate) fn new(plans: &[RoutePlan], budget: &UpstreamBudget) -> Result<Self, String> {
         let mut plans: Vec<&RoutePlan> = plans.iter().collect();
         plans.sort_by_key(|plan| std::cmp::Reverse(plan.rank()));
         let mut sticky: Vec<String> = plans.iter().flat_map(|plan| plan.sticky.iter().cloned()).collect();
         sticky.sort_unstable();
         sticky.dedup();
-        let shares = shares(&plans, links);
-        let routes = plans.into_iter().map(|plan| Route::new(plan, links, shares.as_ref()));
-        Ok(Self { routes: routes.collect::<Result<_, _>>()?, sticky, links: links.clone() })
+        let shares = shares(&plans, budget);
+        let routes = plans.into_iter().map(|plan| Route::new(plan, budget, shares.as_ref()));
+        Ok(Self { routes: routes.collect::<Result<_, _>>()?, sticky, budget: budget.clone() })
     }
 
     /// The numbers of all upstreams.
@@ -159,7 +159,7 @@ impl RouteTable {
             route: route.name.clone(),
             upstream: upstream.name.clone(),
             up: u64::from(upstream.health.is_up()),
-            ..upstream.numbers.series()
+            ..upstream.metrics.series()
         });
         series.collect()
     }

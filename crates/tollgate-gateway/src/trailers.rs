@@ -99,7 +99,7 @@ mod tests {
 
     /// A trailer that a server could read as a field before the body is dropped, in every spelling. All others pass.
     #[test]
-    fn what_passes() {
+    fn allowed_trailers_pass() {
         let source = Source::Header { name: HeaderName::from_static("x-tenant"), set_by: SetBy::Proxy };
         let reader = Reader {
             mapped: vec![Mapped { name: "tenant".to_owned(), source: source.hashed() }],

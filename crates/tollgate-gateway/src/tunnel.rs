@@ -76,7 +76,7 @@ fn wanted(request: &Request<Upload>) -> Option<HeaderValue> {
 pub(crate) struct Tunnel {
     pub(crate) client: Option<OnUpgrade>,
     pub(crate) upstream: OnUpgrade,
-    pub(crate) _place: RequestSlots,
+    pub(crate) _slots: RequestSlots,
     pub(crate) _counted: Tunnelled,
     /// The body of the answer, which holds the request's permits.
     pub(crate) held: Option<Limited>,
@@ -240,7 +240,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_half_closed_tunnel_ends_soon() {
         use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
-        for who in ["client", "upstream", "nobody"] {
+        for who in ["client", "upstream", "neither"] {
             let ((mut client, near), (mut upstream, far)) = (duplex(64), duplex(64));
             let begun = Instant::now();
             let carried = tokio::spawn(carry_between(near, far));
@@ -248,7 +248,7 @@ mod tests {
                 "upstream" => (&mut upstream, &mut client),
                 _ => (&mut client, &mut upstream),
             };
-            if who != "nobody" {
+            if who != "neither" {
                 gone.shutdown().await.unwrap();
                 assert_eq!(stays.read(&mut [0; 8]).await.unwrap(), 0, "the other side hears of it at once");
             }
@@ -258,7 +258,7 @@ mod tests {
                 gone.read_exact(&mut [0; 4]).await.unwrap();
             }
             carried.await.unwrap();
-            let expected = if who == "nobody" { 12 + 3_600 } else { 12 + 5 };
+            let expected = if who == "neither" { 12 + 3_600 } else { 12 + 5 };
             assert_eq!(begun.elapsed().as_secs(), expected, "{who}");
         }
     }

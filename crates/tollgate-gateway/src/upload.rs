@@ -35,7 +35,7 @@ const UNBEGUN_PER_CLIENT: u32 = 25;
 
 /// Why a body did not begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unbegun {
+pub(crate) enum BodyNotStarted {
     Fault(Fault),
     /// The maximum number of requests waits for their bodies already.
     Full(Full),
@@ -102,29 +102,29 @@ impl Upload {
     ///
     /// # Errors
     /// When the body does not come, or too many requests wait for theirs.
-    pub(crate) async fn begin(&self, unsent: &Unsent, client: ShareOwner) -> Result<(), Unbegun> {
+    pub(crate) async fn begin(&self, unsent: &Unsent, client: ShareOwner) -> Result<(), BodyNotStarted> {
         let Some(shared) = &self.0 else { return Ok(()) };
         // Usually the body comes with the head, and takes nothing from the bounds.
         let polled = std::future::poll_fn(|context| Poll::Ready(shared.poll_begin(context))).await;
         if let Poll::Ready(begun) = polled {
-            return begun.map_err(Unbegun::Fault);
+            return begun.map_err(BodyNotStarted::Fault);
         }
-        let _awaited = unsent.requests.try_take(client).map_err(Unbegun::Full)?;
+        let _awaited = unsent.requests.try_take(client).map_err(BodyNotStarted::Full)?;
         if let Some(source) = shared.source().as_mut() {
             source.stay_in(unsent.bytes.enter(client));
         }
-        std::future::poll_fn(|context| shared.poll_begin(context)).await.map_err(Unbegun::Fault)
+        std::future::poll_fn(|context| shared.poll_begin(context)).await.map_err(BodyNotStarted::Fault)
     }
 
     /// Lends the body to one attempt.
-    pub(crate) fn lend(&self) -> UploadBody {
+    pub(crate) fn attempt_body(&self) -> UploadBody {
         UploadBody { shared: self.0.clone(), taken: None, _held: None }
     }
 
     /// Lends the body to the only attempt: nothing of it is kept for another.
-    pub(crate) fn lend_once(&self) -> UploadBody {
+    pub(crate) fn only_attempt_body(&self) -> UploadBody {
         let taken = self.0.as_ref().and_then(|shared| shared.source().take());
-        UploadBody { taken, ..self.lend() }
+        UploadBody { taken, ..self.attempt_body() }
     }
 
     /// Whether it can be sent to another upstream: none has read any of it, or all of it is still here.

@@ -8,15 +8,15 @@ use http::header::USER_AGENT;
 use http::{Request, Response, StatusCode, Version};
 use tokio::time::Instant;
 
-use crate::answer::{Home, RequestSlots, Slots, UpstreamBody};
+use crate::answer::{RequestSlots, ReturnPath, Slots, UpstreamBody};
 use crate::cause::{Cause, details};
 use crate::dialer::{ConnectionSender, Dialer};
-use crate::failure::{Scarce, UpstreamFailure};
+use crate::failure::{ExhaustedResource, UpstreamFailure};
 use crate::fields;
 use crate::health::Health;
-use crate::http1_client::{Http1Connection, Trouble};
+use crate::http1_client::{Http1Connection, RequestFailure};
 use crate::http2_client::{self, H2, RefusedRequest, SharedConnections};
-use crate::leaving::{self, Asking};
+use crate::leaving::{self, InFlightRequest};
 use crate::listen::UpstreamBudget;
 use crate::metrics::UpstreamMetrics;
 use crate::outgoing::Outgoing;
@@ -45,13 +45,13 @@ pub(crate) struct Upstream {
     pub(crate) name: String,
     pub(crate) share: UpstreamWeight,
     pub(crate) health: Health,
-    pub(crate) numbers: UpstreamMetrics,
+    pub(crate) metrics: UpstreamMetrics,
     dialer: Dialer,
     timeouts: Timeouts,
     pool: Arc<ConnectionPool>,
     tunnels: Arc<ClientShares>,
     /// Each client's share of the connections to all upstreams, where those are few.
-    links: Option<Arc<ClientShares>>,
+    budget: Option<Arc<ClientShares>>,
     /// HTTP/2 connections. A task that makes one holds the lock.
     shared: SharedConnections,
     dialing: tokio::sync::Mutex<()>,
@@ -82,15 +82,15 @@ impl Upstream {
     pub(crate) fn new(
         plan: &UpstreamPlan,
         route: &RoutePlan,
-        links: &UpstreamBudget,
+        budget: &UpstreamBudget,
         shares: Option<Arc<ClientShares>>,
     ) -> Result<Self, String> {
         let name = plan.target.to_string();
         Ok(Self {
             share: UpstreamWeight::new(&name, plan.weight),
             health: Health::default(),
-            numbers: UpstreamMetrics::default(),
-            dialer: Dialer::new(&plan.target, route, links)
+            metrics: UpstreamMetrics::default(),
+            dialer: Dialer::new(&plan.target, route, budget)
                 .map_err(|problem| format!("route {:?}: {name}: {problem}", route.name))?,
             timeouts: route.timeouts,
             pool: ConnectionPool::new(ClientShares::new(
@@ -98,7 +98,7 @@ impl Upstream {
                 ClientShares::part(route.connections, route.per_client),
             )),
             tunnels: ClientShares::new(route.tunnels, ClientShares::part(route.tunnels, route.per_client)),
-            links: shares,
+            budget: shares,
             shared: SharedConnections::default(),
             dialing: tokio::sync::Mutex::default(),
             name,
@@ -158,19 +158,20 @@ impl Upstream {
 
     /// Waits for a slot among the requests or the tunnels. Returns it with the rest of the connect timeout.
     async fn slots(&self, outgoing: &Outgoing) -> Result<(Slots, Duration), UpstreamFailure> {
-        let (shares, scarce) = match outgoing.is_upgrade {
-            true => (&self.tunnels, Scarce::Tunnels),
-            false => (&self.pool.requests, Scarce::Requests),
+        let (shares, resource) = match outgoing.is_upgrade {
+            true => (&self.tunnels, ExhaustedResource::Tunnels),
+            false => (&self.pool.requests, ExhaustedResource::Requests),
         };
         let taken = shares.take(outgoing.client, self.timeouts.connect).await;
-        let (slot, left) = taken.map_err(|full| UpstreamFailure::full(full, scarce))?;
+        let (slot, left) = taken.map_err(|full| UpstreamFailure::full(full, resource))?;
         let shares_connections = self.dialer.is_only_h2() && !outgoing.is_upgrade;
-        let Some(links) = self.links.as_ref().filter(|_| !shares_connections) else {
+        let Some(budget) = self.budget.as_ref().filter(|_| !shares_connections) else {
             return Ok(((slot, None), left));
         };
-        let taken = links.take(outgoing.client, left).await;
-        let (link, left) = taken.map_err(|full| UpstreamFailure::full(full, Scarce::Connections))?;
-        Ok(((slot, Some(Box::new(link))), left))
+        let taken = budget.take(outgoing.client, left).await;
+        let (connection_slot, left) =
+            taken.map_err(|full| UpstreamFailure::full(full, ExhaustedResource::Connections))?;
+        Ok(((slot, Some(Box::new(connection_slot))), left))
     }
 
     /// Closes idle connections, because new ones are needed and no descriptors are free.
@@ -264,18 +265,21 @@ impl Upstream {
     ) -> Result<Response<UpstreamBody>, UpstreamFailure> {
         let is_reused = age == ConnectionAge::Reused;
         let timeout = self.timeouts.response;
-        let asked = Asking::new(connection, outgoing, timeout).ask(self.authority());
+        let asked = InFlightRequest::new(connection, outgoing, timeout).ask(self.authority());
         let (head, connection) = asked.await.map_err(|trouble| match trouble {
-            Trouble::Late => UpstreamFailure::Late,
-            Trouble::Unsent(_) if is_reused => UpstreamFailure::Unsent,
-            Trouble::Gone(_) if is_reused && outgoing.is_repeatable() => UpstreamFailure::Stale,
-            Trouble::Unsent(why) | Trouble::Gone(why) => UpstreamFailure::Lost(Cause::HungUp, why),
-            Trouble::Lost(cause, why) => UpstreamFailure::Lost(cause, why),
+            RequestFailure::Late => UpstreamFailure::Late,
+            RequestFailure::Unsent(_) if is_reused => UpstreamFailure::Unsent,
+            RequestFailure::Gone(_) if is_reused && outgoing.is_repeatable() => UpstreamFailure::Stale,
+            RequestFailure::Unsent(why) | RequestFailure::Gone(why) => {
+                UpstreamFailure::Lost(Cause::HungUp, why)
+            }
+            RequestFailure::Lost(cause, why) => UpstreamFailure::Lost(cause, why),
         })?;
         let rest = head.is_kept.then(|| rest(head.response.headers())).flatten();
         let held = outgoing.held.clone();
-        let home = Home { pool: Arc::clone(&self.pool), client: outgoing.client, rest, held, timeout };
-        Ok(head.response.map(|()| UpstreamBody::new(connection, head.body, home)))
+        let return_path =
+            ReturnPath { pool: Arc::clone(&self.pool), client: outgoing.client, rest, held, timeout };
+        Ok(head.response.map(|()| UpstreamBody::new(connection, head.body, return_path)))
     }
 
     /// Runs `sending`, and fails if the deadline passes.
@@ -320,7 +324,7 @@ async fn within(
 ) -> Result<ConnectionSender, UpstreamFailure> {
     match tokio::time::timeout(timeout, dialing).await {
         Ok(dialed) => dialed.map_err(|error| match error.kind() {
-            std::io::ErrorKind::QuotaExceeded => UpstreamFailure::Busy(Scarce::Connections),
+            std::io::ErrorKind::QuotaExceeded => UpstreamFailure::Busy(ExhaustedResource::Connections),
             _ => UpstreamFailure::Connect(Cause::of_connecting(&error), details(&error)),
         }),
         Err(_) => Err(too_slow()),

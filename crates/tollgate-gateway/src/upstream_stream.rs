@@ -12,7 +12,7 @@ use tokio_rustls::client::TlsStream;
 /// A stream to an upstream, and its permit among the connections to all upstreams.
 pub(crate) struct UpstreamStream {
     stream: MaybeTls,
-    _place: OwnedSemaphorePermit,
+    _slots: OwnedSemaphorePermit,
 }
 
 enum MaybeTls {
@@ -22,12 +22,12 @@ enum MaybeTls {
 }
 
 impl UpstreamStream {
-    pub(crate) const fn plain(tcp: TcpStream, place: OwnedSemaphorePermit) -> Self {
-        Self { stream: MaybeTls::Plain(tcp), _place: place }
+    pub(crate) const fn plain(tcp: TcpStream, permit: OwnedSemaphorePermit) -> Self {
+        Self { stream: MaybeTls::Plain(tcp), _slots: permit }
     }
 
-    pub(crate) fn tls(tls: TlsStream<TcpStream>, place: OwnedSemaphorePermit) -> Self {
-        Self { stream: MaybeTls::Tls(Box::new(tls)), _place: place }
+    pub(crate) fn tls(tls: TlsStream<TcpStream>, permit: OwnedSemaphorePermit) -> Self {
+        Self { stream: MaybeTls::Tls(Box::new(tls)), _slots: permit }
     }
 }
 

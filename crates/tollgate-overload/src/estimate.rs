@@ -88,7 +88,7 @@ pub(crate) struct LimitEstimate {
     pub(crate) reason: ChangeReason,
 }
 
-/// What more requests in flight mean.
+/// The effect of more requests in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LoadResponse {
     /// Proportionally more throughput at the same latency: there are not too many.
@@ -317,7 +317,7 @@ impl LimitEstimate {
         self.busy = self.tracks.iter().map(works).max().unwrap_or(0);
     }
 
-    /// What more requests in flight meant recently.
+    /// The recent effect of more requests in flight.
     fn load_response(&self) -> LoadResponse {
         // As few of the last windows as vary enough, so that no outdated one is among them.
         let of = |count: usize| self.points.iter().rev().take(count);

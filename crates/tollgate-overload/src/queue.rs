@@ -24,7 +24,7 @@ use crate::switch::Switch;
 pub use classes::WaiterId;
 use classes::{ClassQueues, QueueEnd, WaitTimes};
 
-/// What to do with a waiter.
+/// The verdict on a waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueueAction<T> {
     /// Serve it. It waited this long.

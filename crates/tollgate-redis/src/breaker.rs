@@ -48,7 +48,7 @@ pub enum BreakerState {
     Ramping,
 }
 
-/// What a failure does to the breaker.
+/// The effect of a failure on the breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Severity {
     /// Says nothing about the shard's health.

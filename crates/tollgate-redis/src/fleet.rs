@@ -1,4 +1,4 @@
-//! What the nodes of a fleet share through the store: a count of nodes, and the secret that hashes keys.
+//! State that the nodes of a fleet share through the store: a count of nodes, and the secret that hashes keys.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

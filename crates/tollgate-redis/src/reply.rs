@@ -113,7 +113,7 @@ impl ReplyClass {
         )
     }
 
-    /// What the class says about the shard.
+    /// The health of the shard according to the class.
     pub(crate) const fn severity(self) -> Severity {
         match self {
             ReplyClass::Moved

@@ -1,4 +1,4 @@
-//! What the nodes of a fleet tell each other through the store: items that operators set, resets, and which nodes there
+//! State that the nodes of a fleet exchange through the store: items that operators set, resets, and which nodes there
 //! are. One script merges and reads, so that two nodes that write at once do not lose each other's items. The texts of
 //! items and nodes mean nothing here.
 
@@ -50,7 +50,7 @@ impl SharedTopic {
 /// Something that holds for all nodes until it ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedItem {
-    /// What it is about. A later item with the same id replaces it.
+    /// The subject of the item. A later item with the same id replaces it.
     pub id: String,
     /// When it was written, in microseconds since 1970. Of two items the later one wins. 0 in an item to write means
     /// now, by the store's clock.
@@ -61,7 +61,7 @@ pub struct SharedItem {
     pub text: String,
 }
 
-/// What became of an item that a node wrote.
+/// The result of writing an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
     /// The store has it, written at this instant.
@@ -79,16 +79,16 @@ pub struct FleetNode {
     pub id: String,
     /// Its last heartbeat by the store's clock, in microseconds since 1970.
     pub seen: u64,
-    /// What it says about itself.
+    /// The node's description of itself.
     pub text: String,
 }
 
-/// What a node tells the others, and what it knows already.
+/// The items that a node writes, and the versions that it already has.
 #[derive(Clone, Debug, Default)]
 pub struct FleetExchange {
-    /// What is exchanged.
+    /// The kind of items that are exchanged.
     pub topic: SharedTopic,
-    /// What this node says about itself. Empty to say nothing.
+    /// The node's description of itself. Empty for none.
     pub heartbeat: String,
     /// The version of the items that this node knows. Empty at first.
     pub version: String,
@@ -107,7 +107,7 @@ impl FleetExchange {
     pub const ITEMS_MAX: usize = ITEMS_SENT_MAX;
 }
 
-/// What the store says.
+/// The answer of the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FleetNews {
     /// The time of the store, in microseconds since 1970.
@@ -116,7 +116,7 @@ pub struct FleetNews {
     pub version: String,
     /// The mark of its last reset.
     pub mark: String,
-    /// What became of each item of the exchange.
+    /// The result for each item of the exchange.
     pub written: Vec<Written>,
     /// Whether too many counters were reset in the last minute, so that the other nodes do not learn of all.
     pub is_reset_unheard: bool,

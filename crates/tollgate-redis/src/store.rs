@@ -173,7 +173,7 @@ impl RedisStore {
     /// # use tollgate_redis::RedisStore;
     /// let store = RedisStore::start("redis://127.0.0.1:6379".parse()?)?;
     /// let engine = Engine::builder().open("policy.yaml")?.store(store).build();
-    /// engine.store().join(|secret| engine.maintenance().rekey(secret)).await;
+    /// engine.store().join(|secret| engine.maintenance().siblings().rekey(secret)).await;
     /// # Ok(())
     /// # }
     /// ```
@@ -225,7 +225,7 @@ impl RedisStore {
         self.fleet.name()
     }
 
-    /// Tells the other nodes what they should know, and learns what they told. It waits a quarter of a second at most.
+    /// Writes items for the other nodes, and reads theirs. It waits a quarter of a second at most.
     ///
     /// # Errors
     /// When the store does not answer. What was to be written was perhaps written.

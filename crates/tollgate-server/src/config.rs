@@ -13,7 +13,7 @@ use crate::{disk, document};
 use tollgate::HeaderPolicy;
 use tollgate::policy::source::{Fields, Report, Tree};
 use tollgate::policy::{FILE_BYTES_MAX, Findings};
-use tollgate_gateway::{HeaderNames, RouteDocument, RoutePlan, Taking};
+use tollgate_gateway::{HeaderNames, RequestSettings, RouteDocument, RoutePlan};
 use tollgate_overload::Plan;
 use tollgate_tower::attributes::address::{IPV6_PREFIX, IPV6_PREFIX_DEFAULT, Network, TRUSTED_MAX, Trusted};
 use tollgate_tower::attributes::jwt::Verifier;
@@ -103,7 +103,7 @@ pub(crate) struct Config {
     /// How attributes are read from requests that proxies ask about.
     pub(crate) reader: Reader,
     /// How the gateway reads requests.
-    pub(crate) taking: Taking,
+    pub(crate) taking: RequestSettings,
     /// The file of known callers. The code that opens it passes them to the readers.
     pub(crate) callers: Option<PathBuf>,
     /// The headers about quotas in answers to callers.
@@ -252,7 +252,7 @@ fn assembled(document: Document, overload: Option<Plan>, problems: &mut Vec<Stri
     let headers = document.headers.compile(problems);
     let known: BTreeSet<&str> = BUILT_IN.into_iter().chain(names.iter().map(String::as_str)).collect();
     let routes = tollgate_gateway::compile(document.routes, &Vec::from_iter(known), problems);
-    let mut taking = Taking {
+    let mut taking = RequestSettings {
         reader: reader.clone(),
         header_names: match document.header_names {
             HeaderNameChoice::Plain => HeaderNames::Plain,
@@ -263,7 +263,7 @@ fn assembled(document: Document, overload: Option<Plan>, problems: &mut Vec<Stri
     // A peer that asks about other clients' requests is a proxy, usually on this machine. A gateway's peer may be any
     // client.
     if !names_trusted_proxies {
-        taking.reader.trusted = Taking::default().reader.trusted;
+        taking.reader.trusted = RequestSettings::default().reader.trusted;
     }
     Config {
         reader,
@@ -437,7 +437,7 @@ attributes:
 
     /// Every problem names its field and what would be accepted.
     #[test]
-    fn problems_are_told_at_once() {
+    fn all_problems_are_reported_together() {
         let text = "
 trusted_proxies: [10.0.0.1/8, x]
 ipv6_prefix: 12

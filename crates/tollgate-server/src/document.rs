@@ -400,7 +400,7 @@ mod tests {
             ("list:\n- {count: 1}", "2:3: list[0].text: missing"),
             ("list: hidden", "1:7: list: is a text; accepted: a list"),
             ("list: [hidden]", "1:8: list[0]: is a text; accepted: a table"),
-            ("number: 1\nnumber: 2", "2:1: number: said twice; accepted: each field once"),
+            ("number: 1\nnumber: 2", "2:1: number: given twice; accepted: each field once"),
             ("- a", "1:1: is a list; accepted: a table"),
         ];
         for (text, expected) in cases {

@@ -138,7 +138,7 @@ impl FleetMember {
         shared.hear(&self.service, &asked.items, &news);
         if !news.resets.is_empty() {
             fleet.store.discard(&news.resets);
-            self.service.engine.operator().hear_reset(&news.resets, self.service.now());
+            self.service.engine.maintenance().apply_remote_reset(&news.resets, self.service.now());
         }
         if let (Some(file), true) = (&self.file, news.items.is_some()) {
             // An error is shown by `/readyz`.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tollgate::engine::Prepared;
 use tollgate::{CheckRequest, Clock, Decision, Engine, Reservation, Ticks, Timestamp};
 use tollgate_gateway::listen::UpstreamBudget;
-use tollgate_gateway::{Capacity, Gateway, Metrics, Program, RoutePlan, Settings, Taking};
+use tollgate_gateway::{Capacity, Gateway, Metrics, Program, RequestSettings, RoutePlan, Settings};
 use tollgate_tower::Decide;
 
 use crate::protocol::Protocol;
@@ -24,12 +24,12 @@ use crate::telemetry::{Sample, Stopwatch, names};
 /// When a file that a route names is missing or invalid.
 pub(crate) fn build(
     routes: &[RoutePlan],
-    taking: Taking,
+    taking: RequestSettings,
     service: &Arc<Service>,
-    links: &UpstreamBudget,
+    budget: &UpstreamBudget,
 ) -> Result<Arc<Gateway>, String> {
     let settings = Settings { taking, headers: service.headers.clone(), shedder: service.overload.clone() };
-    let gateway = Gateway::new(routes, settings, Arc::new(ServiceDecider(Arc::clone(service))), links)?;
+    let gateway = Gateway::new(routes, settings, Arc::new(ServiceDecider(Arc::clone(service))), budget)?;
     let metrics = gateway.metrics();
     let shown = metrics.clone();
     service.meter.show_gateway(move || shown.upstreams());

@@ -42,7 +42,6 @@ mod identity;
 mod problem;
 mod request_body;
 mod json_error;
-mod distinct_json;
 mod request_json;
 mod decision_json;
 mod envoy_api;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use tollgate::credential::CREDENTIAL;
 use tollgate::policy::source::{Position, quoted};
-use tollgate::policy::{By, Condition, Finding, Grant, Limit, Mode, OnStoreFailure, Sense, Severity};
+use tollgate::policy::{By, Condition, Finding, Grant, Limit, Mode, Negation, OnStoreFailure, Severity};
 use tollgate::{Policy, Quota};
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::attributes::source::{SetBy, Source};
@@ -137,7 +137,9 @@ impl UntrustedAttributes {
 /// condition lists them.
 fn is_open(limit: &Limit, name: &str) -> bool {
     let is_named = |condition: &Condition| match condition {
-        Condition::OneOf { name: of, choices, sense: Sense::Is } => of == name && choices.globs().is_empty(),
+        Condition::OneOf { name: of, choices, sense: Negation::Is } => {
+            of == name && choices.globs().is_empty()
+        }
         _ => false,
     };
     ["path", "host", "method"].contains(&name) && !limit.when().iter().any(is_named)

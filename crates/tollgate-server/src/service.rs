@@ -75,7 +75,7 @@ pub(crate) struct Service<S = Stores> {
     pub(crate) overload: Option<Arc<Shedder>>,
     /// The engine that counts the fleet's capacity in a shared store, if that is configured.
     pub(crate) capacity: Option<Arc<Engine<S>>>,
-    no_room: LogThrottle,
+    full_log: LogThrottle,
     pub(crate) distrusted: LogThrottle,
 }
 
@@ -106,7 +106,7 @@ impl<S: Store> Service<S> {
             compat_options: Options::default(),
             overload: None,
             capacity: None,
-            no_room: LogThrottle::default(),
+            full_log: LogThrottle::default(),
             distrusted: LogThrottle::default(),
         }
     }
@@ -310,9 +310,9 @@ impl<S: Store> Service<S> {
 
     /// Hashes keys with the secret that a fleet shares, once it is known. Every counter starts anew under it.
     pub(crate) fn rekey(&self, secret: Secret) {
-        self.engine.maintenance().rekey(secret);
+        self.engine.maintenance().siblings().rekey(secret);
         if let Some(capacity) = &self.capacity {
-            capacity.maintenance().rekey_as(&self.engine);
+            capacity.maintenance().siblings().rekey_as(&self.engine);
         }
         self.envoy.rekeyed();
         // A window length that was valid before is valid again. A reload in between creates its own windows.
@@ -362,7 +362,7 @@ impl<S: Store> Service<S> {
         match self.reports.put(awaiting, now + REPORT_LIFETIME, now) {
             Ok(id) => Some(id.to_string()),
             Err(_) => {
-                if let Some(skipped) = self.no_room.due(now) {
+                if let Some(skipped) = self.full_log.due(now) {
                     tracing::warn!(skipped, "no room for another report: the request counts as a failure");
                 }
                 None
@@ -376,7 +376,7 @@ impl<S: Store> Service<S> {
             Err(_) => {
                 // The permit stays taken until it expires: that denies too much for a while, but admits nothing too
                 // much.
-                if let Some(skipped) = self.no_room.due(now) {
+                if let Some(skipped) = self.full_log.due(now) {
                     tracing::warn!(
                         skipped,
                         "no room for another permit: it cannot be given back before it expires"

@@ -229,7 +229,7 @@ fn banner_line(found: &FoundSnapshot, path: &Path, now: Timestamp) -> String {
             } else {
                 format!("{} s old", now.since(report.taken_at).ceil_seconds())
             };
-            let lost = match report.no_room {
+            let lost = match report.dropped {
                 0 => String::new(),
                 lost => format!("; warning: {lost} had no room, so their keys start anew: raise --memory"),
             };
@@ -292,7 +292,7 @@ mod tests {
         let start = open();
         assert_eq!(start.line, "counters restored: 1 (7 s old)");
         let restored = start.snapshots.status.status().restored.unwrap();
-        assert_eq!((restored.keys, restored.no_room), (1, 0));
+        assert_eq!((restored.keys, restored.dropped), (1, 0));
         drop(start);
         let _ = fs::remove_dir_all(&path);
     }

@@ -1,4 +1,4 @@
-//! What a caller got in the worst interval of a trace, measured without the algorithm.
+//! The units that a caller got in the worst interval of a trace, measured without the algorithm.
 
 use tollgate::{Ticks, Timestamp};
 

@@ -63,7 +63,7 @@ pub enum CountingMode {
     Separate,
 }
 
-/// What a fleet admitted.
+/// The units that a fleet admitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FleetOutcome {
     /// Requests.

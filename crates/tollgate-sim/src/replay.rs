@@ -48,18 +48,18 @@ const SEEN_AFTER: u64 = 10_000;
 /// Most examples of records that are no requests.
 const EXAMPLES_MAX: usize = 5;
 
-/// What is assumed in a replay.
+/// The assumptions of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// What clients do after a denial.
+    /// The reaction of clients to a denial.
     pub clients: Clients,
     /// Limits that are left out.
     pub without: Vec<String>,
-    /// What a limit means whose attribute no request has.
+    /// The meaning of a limit whose attribute no request has.
     pub unseen: Unseen,
 }
 
-/// What becomes of a limit that counts by an attribute that no request of the log has.
+/// The treatment of a limit that counts by an attribute that no request of the log has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unseen {
     /// Nothing is reported.
@@ -282,7 +282,7 @@ impl<D: Describe> Replay<D> {
         }
     }
 
-    /// What the log cannot say, and what was assumed instead.
+    /// Facts that the log lacks, with the assumptions made instead.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let Some(Working { main, sheet, together, .. }) = &self.working else { return notes };
@@ -326,7 +326,7 @@ impl<D: Describe> Replay<D> {
     }
 }
 
-/// What whole-second stamps leave open.
+/// The uncertainty of stamps in whole seconds.
 fn stamps_note(sheet: &Sheet) -> String {
     let range = sheet.denied_range();
     if range.low == range.high && !sheet.is_bounded() {

@@ -31,7 +31,7 @@ pub fn operate(server: &Server, arguments: &[&str]) -> Command {
     command
 }
 
-/// What a command says on both streams, and how it ended.
+/// The output of a command on both streams, and its exit status.
 pub fn output_of(server: &Server, words: &str) -> (Option<i32>, String) {
     let output = operate(server, &words.split(' ').collect::<Vec<_>>()).output().unwrap();
     (output.status.code(), stdout(&output) + &stderr(&output))

@@ -1,4 +1,4 @@
-//! What tests ask a running server: its metrics, whether it is ready, its counters over RESP and in its store.
+//! Requests of tests to a running server: its metrics, whether it is ready, its counters over RESP and in its store.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -55,7 +55,7 @@ impl Server {
 }
 
 impl Server {
-    /// What `/readyz` says, which is 200 whatever the policy is like.
+    /// The document of `/readyz`, whose status is 200 whatever the policy.
     pub fn ready(&self) -> Value {
         let response = self.send("GET", "/readyz", "");
         assert_eq!(response.status, 200);
@@ -67,13 +67,13 @@ impl Server {
         (reloads["good"].as_u64().unwrap(), reloads["bad"].as_u64().unwrap())
     }
 
-    /// The limit that is in force, by a look that charges nothing.
+    /// The active limit, by a look that charges nothing.
     pub fn limit(&self) -> u64 {
         let answer = self.check(r#"{"attributes":{"api_key":"k"},"cost":0}"#);
         answer["limits"][0]["limit"].as_u64().unwrap()
     }
 
-    /// Waits until `/readyz` counts so many reloads, good and bad. A policy is in force a moment before its reload is counted.
+    /// Waits until `/readyz` counts so many reloads, good and bad. A policy is active a moment before its reload is counted.
     pub fn await_reloads(&self, wanted: (u64, u64)) {
         until("the reload is counted", || (self.reloads() == wanted).then_some(()));
     }
@@ -88,7 +88,7 @@ impl Server {
 }
 
 impl Server {
-    /// What is left of a key, by the store.
+    /// The remaining units of a key, by the store.
     pub fn left(&self, key: &str) -> u64 {
         until("a look is answered by the store", || {
             let answer = self.check(&format!(r#"{{"attributes":{{"api_key":"{key}"}},"cost":0}}"#));

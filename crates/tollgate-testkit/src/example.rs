@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::guide::{Last, blocks, first, follow_readme};
 
-/// What every README says to start its program with.
+/// The command in every README that starts its program.
 const COMMAND: &str = "cargo run";
 /// Where services listen as their READMEs have it.
 const ADDRESS: &str = "127.0.0.1:3000";

@@ -1,4 +1,4 @@
-//! What stands behind a gateway in tests: a real server of HTTP/1.1 and HTTP/2 that remembers what it was asked, and a Tollgate in front of it.
+//! An upstream for tests of the gateway: a real server of HTTP/1.1 and HTTP/2 that records its requests, and a Tollgate in front of it.
 
 use std::convert::Infallible;
 use std::io::{BufReader, Read, Write};
@@ -108,7 +108,7 @@ impl Upstream {
         self.runtime.block_on(async { tokio::time::timeout(Duration::from_secs(30), future).await.unwrap() })
     }
 
-    /// What came since the last look.
+    /// The requests since the last look.
     pub fn seen(&self) -> Vec<Seen> {
         std::mem::take(&mut *self.seen.lock().unwrap())
     }

@@ -13,7 +13,7 @@ pub const GUIDE_ADDRESS: &str = "127.0.0.1:8080";
 const MARK: &str = "=== next block ===";
 /// In shown output it stands for any text.
 const ANYTHING: &str = "…";
-/// What members that differ from run to run are called, or how their names end.
+/// Names, or endings of names, of JSON members that differ from run to run.
 const TIMES: [&str; 3] = ["_after_ms", "durationUntilReset", "expires_in_seconds"];
 
 /// Fenced blocks with their language, in order.
@@ -35,7 +35,7 @@ pub fn first<'b>(blocks: &'b [(&str, String)], language: &str) -> &'b str {
     &found.unwrap_or_else(|| panic!("the guide has no {language}")).1
 }
 
-/// What the last command printed, to be compared with what the guide shows next.
+/// The output of the last command, to be compared with the output that the guide shows next.
 #[derive(Debug, Default)]
 pub struct Last {
     command: String,
@@ -125,7 +125,7 @@ pub fn shell(commands: &str) -> Command {
     shell
 }
 
-/// What a shell printed and complained about, once it has succeeded.
+/// The output of a shell on both streams, once it has succeeded.
 pub fn succeeded(mut shell: Command) -> (String, String) {
     let Output { status, stdout, stderr } = shell.output().unwrap();
     let (stdout, stderr) = (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap());
@@ -190,7 +190,7 @@ pub fn follow_readme(readme: &str, addresses: &[(&str, String)]) {
 mod tests {
     use super::*;
 
-    /// What is compared can differ: a runner that takes anything would prove nothing.
+    /// Different output is reported: a runner that accepts anything would prove nothing.
     #[test]
     fn a_difference_is_found() {
         assert!(lines_agree("a … c … e\nf", "a b c d e\nf"));

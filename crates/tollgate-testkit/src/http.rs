@@ -99,7 +99,7 @@ impl Server {
         response.json()
     }
 
-    /// What remains of the first limit for a key, by a look that charges nothing.
+    /// The remaining units of the first limit for a key, by a look that charges nothing.
     pub fn remaining(&self, key: &str) -> u64 {
         let answer = self.check(&format!(r#"{{"attributes":{{"api_key":"{key}"}},"cost":0}}"#));
         answer["limits"][0]["remaining"].as_u64().unwrap()

@@ -32,7 +32,7 @@ pub fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// What a command prints, on both streams; it must succeed.
+/// The output of a command on both streams; it must succeed.
 pub fn success_of(server: &Server, words: &str) -> String {
     let output = operate(server, &words.split(' ').collect::<Vec<_>>()).output().unwrap();
     let text = stdout(&output) + &stderr(&output);

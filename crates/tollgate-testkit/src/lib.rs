@@ -1,4 +1,4 @@
-//! What the tests of several crates share. Only tests depend on it. Like them it panics when something fails.
+//! Fixtures for the tests of several crates. Only tests depend on it. Like them it panics when something fails.
 //!
 //! Always there: temporary directories, free ports, waiting for other processes, certificates, and a real Redis.
 //! With the feature `server` also the program `tollgate` as a child process, clients of its protocols, and the programs

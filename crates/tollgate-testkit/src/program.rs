@@ -123,14 +123,14 @@ impl Server {
         }
     }
 
-    /// What else the log says; for a server that has ended, or this waits for its end.
+    /// The rest of the log; for a server that has ended, or this waits for its end.
     pub fn rest_of_log(&mut self) -> String {
         let mut rest = String::new();
         self.stderr.as_mut().unwrap().read_to_string(&mut rest).unwrap();
         rest
     }
 
-    /// What is left of its log.
+    /// The rest of its log.
     pub fn log(&mut self) -> &mut BufReader<ChildStderr> {
         self.stderr.as_mut().unwrap()
     }

@@ -76,12 +76,12 @@ impl Redis {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// What redis-cli prints to a command.
+    /// The output of redis-cli for a command.
     pub fn cli(&self, arguments: &[&str]) -> String {
         cli(self.port, arguments)
     }
 
-    /// What redis-cli prints to a command, without the end of the line.
+    /// The output of redis-cli for a command, without the end of the line.
     pub fn run(&self, arguments: &[&str]) -> String {
         self.cli(arguments).trim().to_owned()
     }

@@ -99,7 +99,7 @@ impl Connection {
         self.0.get_ref().conn.peer_certificates().unwrap()[0].to_vec()
     }
 
-    /// What both sides agreed to speak.
+    /// The protocol that both sides agreed on.
     pub fn protocol(&self) -> Option<&[u8]> {
         self.0.get_ref().conn.alpn_protocol()
     }

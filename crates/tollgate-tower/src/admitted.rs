@@ -19,7 +19,7 @@ const WAITED: HeaderName = HeaderName::from_static("tollgate-waited-ms");
 /// Units in the queue when the request arrived, its own included.
 const DEPTH: HeaderName = HeaderName::from_static("tollgate-queue-depth");
 
-/// What is left to do with the response of an admitted request.
+/// The remaining work on the response of an admitted request.
 pub(crate) struct Admitted<D: Decide> {
     follow_up: Option<FollowUp<D>>,
     /// The decision, if there is a follow-up.
@@ -37,7 +37,7 @@ struct FollowUp<D> {
 }
 
 impl<D: Decide> Admitted<D> {
-    /// What is left to do with the response; `None` if that is nothing.
+    /// The remaining work on the response, if there is any.
     pub(crate) fn new(
         shared: &Arc<RateLimitState<D>>,
         parts: &Parts,

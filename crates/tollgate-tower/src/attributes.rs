@@ -118,7 +118,7 @@ pub struct Reader {
     pub slashes: EscapedSlashes,
     /// How paths are compared with those of limits and templates.
     pub paths: PathMatch,
-    /// What happens to a request that overrides its own method.
+    /// The treatment of a request that overrides its own method.
     pub method_override: MethodOverride,
     /// Where the service looks for the credential of a request. Its digest is the attribute `api_key`.
     pub credentials: Credentials,
@@ -489,7 +489,7 @@ fn absolute(target: &str) -> Option<(&str, &str)> {
     is_known.then(|| rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len())))
 }
 
-/// What the fuzz targets use of this module.
+/// Entry points for the fuzz targets.
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing {
     use super::path::{EscapedSlashes, normalise};

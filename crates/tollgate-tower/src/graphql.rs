@@ -14,7 +14,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod unique_json;
 mod persisted;
 mod size;
 mod cost;
@@ -33,7 +32,7 @@ pub use persisted::Persisted;
 pub struct GraphqlProblem {
     /// A name for programs.
     pub code: &'static str,
-    /// What is wrong, and what would be accepted.
+    /// The problem, with the accepted values.
     pub message: String,
 }
 

@@ -1,4 +1,4 @@
-//! What an admitted request holds until its end: the last byte of its body, a caller that disconnects, or a panic. Each
+//! Permits and reservations that an admitted request holds until its end: the last byte of its body, a caller that disconnects, or a panic. Each
 //! of them drops the hold, and dropping releases it.
 
 use std::any::Any;

@@ -42,6 +42,9 @@ mod service;
 mod layer;
 pub mod shed;
 #[cfg(feature = "graphql")]
+#[doc(hidden)]
+pub mod unique_json;
+#[cfg(feature = "graphql")]
 pub mod graphql;
 
 /// The guide, so that `cargo test` compiles and runs every example in it.

@@ -15,7 +15,7 @@ use tollgate::{Answer, Audience, Decision, Reason, Ticks, Timestamp};
 
 use crate::grpc::{self, Code, Protocol};
 
-/// What an answer depends on besides the decision: its audience and its protocol.
+/// The audience and the protocol of an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AnswerContext {
     pub(crate) audience: Audience,

@@ -8,7 +8,7 @@ use tollgate::policy::Ended;
 
 use crate::grpc;
 
-/// What happens to the charge of a request.
+/// The settlement of a request's charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settle {
     /// It stays charged.

@@ -1,4 +1,4 @@
-//! What two servers could read differently in the head of a request, and what a gateway does about it: one table of
+//! Parts of a request's head that two servers could read differently, and how a gateway treats them: one table of
 //! header fields ([`FIELDS`]) and one of everything else ([`RULES`]), each row with its reason. The gateway works from
 //! these tables, its guide shows them, and a test walks every row.
 
@@ -11,7 +11,7 @@ use http::header::{EXPECT, VIA};
 use http::request::Parts;
 use http::{Method, Uri};
 
-/// What happens to a header field of a request.
+/// The treatment of a header field of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Treatment {
     /// Dropped in both directions: it belongs to one connection.
@@ -31,7 +31,7 @@ pub enum Treatment {
 pub struct Fields {
     /// Their names in lowercase. A star at the end matches the rest of a name.
     pub names: &'static [&'static str],
-    /// What happens to them. Any other spelling of the same name, such as one with `_`, is dropped.
+    /// The treatment of the fields. Any other spelling of the same name, such as one with `_`, is dropped.
     pub treatment: Treatment,
     /// The reason for it.
     pub reason: &'static str,
@@ -219,7 +219,7 @@ pub fn plain(name: &str) -> Cow<'_, str> {
     Cow::Owned(name.chars().map(letter).collect())
 }
 
-/// What is done with fields and parameters by which a request asks for another method than its own.
+/// The treatment of fields and parameters by which a request asks for another method than its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MethodOverride {
     /// A gateway drops the fields, and rejects the parameters. A service that decides about a request which another
@@ -303,9 +303,9 @@ pub enum Check {
 /// One thing that servers read differently, and what happens to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    /// What it is.
+    /// The field or parameter.
     pub what: &'static str,
-    /// What happens to it.
+    /// Its treatment.
     pub outcome: Outcome,
     /// Why.
     pub reason: &'static str,

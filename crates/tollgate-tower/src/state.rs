@@ -1,4 +1,4 @@
-//! What all services of a layer share: the settings, the decider and the renewal of permits. It reads and checks
+//! State that all services of a layer share: the settings, the decider and the renewal of permits. It reads and checks
 //! requests and writes refusals; the path of a request is in `service`.
 
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl RateLimitSettings {
     }
 }
 
-/// What all services of a layer share.
+/// The state that all services of a layer share.
 pub(crate) struct RateLimitState<D> {
     pub(crate) decide: Arc<D>,
     pub(crate) renewer: Arc<PermitRenewer<D>>,

@@ -1,8 +1,8 @@
-//! Ten million keys that nobody has seen before against a store of 64 MiB: its memory stays flat, ten thousand residents are
-//! decided exactly, and whoever was throttled stays throttled.
+//! Sends ten million new keys to a store of 64 MiB. The memory stays flat, ten thousand resident keys are decided exactly,
+//! and throttled keys stay throttled.
 //!
-//! `cargo run --release -p tollgate --example flood [KEYS] [MIB]`. Ends with 1 if a claim does not hold; times are told and
-//! claim nothing.
+//! `cargo run --release -p tollgate --example flood [KEYS] [MIB]`. Ends with 1 if a claim does not hold. Times are printed
+//! and claim nothing.
 
 #![allow(clippy::print_stdout, reason = "a program whose output is its purpose")]
 
@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use tollgate::{Clock, Ticks};
 use trial::{Algorithm, Expects, Plan, Report, Row};
 
-/// What the process itself may take besides the store: code, the residents' own count, the allocator's slack.
+/// Bytes that the process itself may use besides the store: code, the residents' own count, the allocator's slack.
 const SLACK_BYTES: u64 = 16 << 20;
 
 fn main() -> ExitCode {
@@ -68,10 +68,10 @@ fn carry_out(plan: &Plan) -> bool {
         "{:>10} {:>8} {:>8} {:>9} {:>10} {:>6} {:>10}",
         "new keys", "second", "RSS MiB", "store MiB", "live keys", "shared", "residents"
     );
-    let told = |row: &Row| {
+    let progress = |row: &Row| {
         eprintln!("{} of {} keys after {} ms", row.keys, plan.keys, clock.now().since(began).ceil_millis())
     };
-    let report = match trial::run(plan, told) {
+    let report = match trial::run(plan, progress) {
         Ok(report) => report,
         Err(error) => {
             println!("the plan is impossible: {error}");

@@ -9,7 +9,7 @@ use crate::memory::QUOTA_NUMBERS_MAX;
 use crate::policy::{By, Limit, Match, Mode, Policy, QuotaIndex};
 use crate::quota::Quota;
 use crate::request::{Descriptor, Value};
-use crate::store::{Enforcement, Family, Hold, Record, Reign, is_wide};
+use crate::store::{Enforcement, Family, Hold, PolicyInstant, Record, is_wide};
 use crate::time::{Ticks, Timestamp};
 
 mod charge;
@@ -55,7 +55,7 @@ pub(crate) struct Counters {
     pub(crate) shadow: Family,
     /// The number of each of the limit's quotas.
     pub(crate) numbers: Vec<u32>,
-    /// What the limit counts by.
+    /// The attributes that the limit counts by.
     pub(crate) by: Vec<By>,
     /// The tier of each quota, where tiers have counters of their own.
     tiers: Vec<String>,
@@ -111,15 +111,15 @@ impl ActivePolicy {
         now: Timestamp,
     ) -> Result<Next, SwapError> {
         let mut report = SwapReport::default();
-        let pasts: Vec<Past<'_>> =
-            policy.limits().iter().map(|limit| before.past_of(limit, now, &mut report)).collect();
+        let previous: Vec<PreviousCounters<'_>> =
+            policy.limits().iter().map(|limit| before.previous_counters(limit, now, &mut report)).collect();
         let mut held = before.held.clone();
         held.retain(|_, until| *until > now);
         let mut hold = Hold { numbers: Vec::new(), since: now, until: now };
-        for (limit, past) in policy.limits().iter().zip(&pasts) {
-            if past.must_be_held(limit) {
+        for (limit, previous) in policy.limits().iter().zip(&previous) {
+            if previous.must_be_held(limit) {
                 hold.until = hold.until.max(now + memory_of(limit));
-                hold.numbers.extend(past.numbers(now));
+                hold.numbers.extend(previous.numbers(now));
             }
         }
         hold.numbers.sort_unstable();
@@ -128,10 +128,10 @@ impl ActivePolicy {
             let until = held.entry(number).or_insert(hold.until);
             *until = hold.until.max(*until);
         }
-        let from = Reign { policy: before.generation + 1, at: now };
-        let counters = policy.limits().iter().zip(&pasts);
+        let from = PolicyInstant { policy: before.generation + 1, at: now };
+        let counters = policy.limits().iter().zip(&previous);
         let counters = counters
-            .map(|(limit, past)| Counters::after(past, limit, &before.secret, from, &held))
+            .map(|(limit, previous)| Counters::after(previous, limit, &before.secret, from, &held))
             .collect::<Result<Vec<_>, _>>()?;
         let gone = before.gone_after(&policy, now);
         let secret = Arc::clone(&before.secret);
@@ -147,8 +147,13 @@ impl ActivePolicy {
         Ok(Next { active, report, hold })
     }
 
-    /// What this policy knows of a limit of the next one.
-    fn past_of<'l>(&'l self, limit: &Limit, now: Timestamp, report: &mut SwapReport) -> Past<'l> {
+    /// The counters that this policy has for a limit of the next one.
+    fn previous_counters<'l>(
+        &'l self,
+        limit: &Limit,
+        now: Timestamp,
+        report: &mut SwapReport,
+    ) -> PreviousCounters<'l> {
         let known = self.by_name.get(limit.name()).map(|&index| (&self.policy.limits()[index], index));
         let earlier = || self.remembered(limit).iter().flatten().any(|record| !is_forgotten(record, now));
         match known {
@@ -165,14 +170,14 @@ impl ActivePolicy {
                     report.changed.push(limit.name().to_owned());
                 }
                 let counters = &self.counters[index];
-                return Past {
+                return PreviousCounters {
                     records: counters.enforced.records(),
                     numbers: &counters.numbers,
                     successors: old.successors(limit),
                 };
             }
         }
-        Past { records: self.remembered(limit), numbers: &[], successors: Vec::new() }
+        PreviousCounters { records: self.remembered(limit), numbers: &[], successors: Vec::new() }
     }
 
     /// The quotas of earlier policies that counters of such a limit may still be counted under.
@@ -180,7 +185,7 @@ impl ActivePolicy {
         if self.gone.is_empty() { &[] } else { self.gone.get(&identity(limit)).map_or(&[], Vec::as_slice) }
     }
 
-    /// What is remembered of limits that the next policy does not have. Their counters keep their quotas, and those
+    /// The records of limits that the next policy does not have. Their counters keep their quotas, and those
     /// retire when such a limit comes back with others.
     fn gone_after(&self, next: &Policy, now: Timestamp) -> Gone {
         let stays: HashSet<Vec<String>> = next.limits().iter().map(identity).collect();
@@ -234,7 +239,7 @@ impl ActivePolicy {
     /// The families that decisions charge while an override puts a limit, or all of them, in shadow.
     pub(crate) fn shadows(&self, of: Option<usize>) -> impl Iterator<Item = &Family> {
         let each = self.counters.iter().enumerate();
-        each.filter(move |(place, _)| of.is_none_or(|of| of == *place)).map(|(_, counters)| &counters.shadow)
+        each.filter(move |(index, _)| of.is_none_or(|of| of == *index)).map(|(_, counters)| &counters.shadow)
     }
 
     /// The index of the limit with this name.
@@ -298,8 +303,8 @@ impl Grouping {
     }
 }
 
-/// What is known of a limit's counters when the next policy takes over.
-struct Past<'l> {
+/// The counters of a limit when the next policy takes over.
+struct PreviousCounters<'l> {
     records: &'l [Option<Record>],
     /// The number of each quota of the policy before; empty if it did not have the limit.
     numbers: &'l [u32],
@@ -307,7 +312,7 @@ struct Past<'l> {
     successors: Vec<(QuotaIndex, QuotaIndex)>,
 }
 
-impl Past<'_> {
+impl PreviousCounters<'_> {
     /// Whether a counter that is idle by the quota that it was counted under might not be idle by the quota that
     /// follows.
     fn must_be_held(&self, limit: &Limit) -> bool {
@@ -363,18 +368,18 @@ impl Counters {
     /// The counters of a limit under the next policy. Quotas get numbers whose counters are not held, so that only
     /// counters stay held that were not charged since.
     fn after(
-        past: &Past<'_>,
+        previous: &PreviousCounters<'_>,
         limit: &Limit,
         secret: &Secret,
-        from: Reign,
+        from: PolicyInstant,
         held: &HashMap<u32, Timestamp>,
     ) -> Result<Self, SwapError> {
-        let old = past.records;
+        let old = previous.records;
         // A quota that no counter can still be counted under is forgotten; its number is free from the next swap on.
         let mut records: Vec<Option<Record>> =
             old.iter().map(|record| record.clone().filter(|record| !is_forgotten(record, from.at))).collect();
         let mut numbers = Vec::with_capacity(limit.quotas().len());
-        let is_changed = past.is_changed(limit);
+        let is_changed = previous.is_changed(limit);
         let may_keep = |number: &u32| !is_changed && !held.contains_key(number);
         let is_light = |number: &u32| !held.contains_key(number);
         for (index, quota) in (0u32..).zip(limit.quotas()) {
@@ -386,14 +391,14 @@ impl Counters {
             }
             let (since, before) = match &records[slot] {
                 Some(known) if known.retired.is_none() => (known.since, known.before),
-                _ => (from, past.before(index).filter(|&before| before != number)),
+                _ => (from, previous.before(index).filter(|&before| before != number)),
             };
             let matters_until = Timestamp::default();
             records[slot] =
                 Some(Record { quota: quota.clone(), since, retired: None, before, matters_until });
             numbers.push(number);
         }
-        let changed = past.numbers != numbers;
+        let changed = previous.numbers != numbers;
         let last = from.at + memory_of(limit);
         for (number, record) in (0u32..).zip(&mut records) {
             let Some(record) = record.as_mut().filter(|_| !numbers.contains(&number)) else { continue };

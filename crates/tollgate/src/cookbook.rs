@@ -172,7 +172,7 @@
 //! Both end by themselves, and survive a change of the policy.
 //!
 //! ```
-//! use tollgate::{CheckRequest, Engine, LimitOverride, Ruled, Scope, Ticks};
+//! use tollgate::{CheckRequest, Engine, LimitOverride, ExpiringOverride, Scope, Ticks};
 //! let engine = Engine::builder().policy("limits: [{name: per-ip, by: [ip], rate: 1/h}]".parse()?).build();
 //! let request = CheckRequest::new().with("ip", "192.0.2.7")?;
 //! let (now, minutes) = (engine.now(), Ticks::from_secs(600));
@@ -180,7 +180,7 @@
 //! assert_eq!(engine.try_check(&request, now)?.cause_name(), Some("operator-block"));
 //! engine.operator().unblock(&request, now);
 //!
-//! let off = Ruled { kind: LimitOverride::Off, until: now + minutes };
+//! let off = ExpiringOverride { kind: LimitOverride::Off, until: now + minutes };
 //! engine.operator().set_override(Scope::Limit("per-ip"), off, now)?;
 //! assert!((0..5).all(|_| engine.try_check(&request, now).is_ok_and(|decision| decision.is_allowed())));
 //! # Ok::<(), Box<dyn std::error::Error>>(())

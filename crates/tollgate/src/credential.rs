@@ -154,8 +154,7 @@ impl CredentialAttributes {
         all
     }
 
-    /// The same, where some of them hold the address of a client that has no credential, IPv6 by this many leading
-    /// bits.
+    /// Adds attributes that hold the address of a client without a credential, IPv6 by this many leading bits.
     #[must_use]
     pub fn or_addresses<'n>(mut self, of: impl IntoIterator<Item = &'n str>, ipv6_prefix: u8) -> Self {
         self.addressed.extend(of.into_iter().map(str::to_owned));
@@ -190,7 +189,7 @@ impl CredentialAttributes {
         (one != value).then_some(one)
     }
 
-    /// What a policy stores of a value: its digest, or an address as it is.
+    /// The form of a value that a policy stores: its digest, or an address as it is.
     pub(crate) fn kept(&self, name: &str, value: &str) -> String {
         if self.is_address(name, value) {
             value.to_owned()

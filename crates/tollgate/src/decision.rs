@@ -188,7 +188,7 @@ impl Decision {
         &self.policy
     }
 
-    /// What to do with the request.
+    /// The verdict on the request.
     #[must_use]
     pub const fn verdict(&self) -> Verdict {
         self.verdict

@@ -109,7 +109,7 @@ impl std::fmt::Debug for DepartureSlot {
     }
 }
 
-/// What a queue needs of its bucket, which a store keeps.
+/// Access to the bucket of a queue, which a store keeps.
 pub(crate) struct Bucket<L, G> {
     /// The instant at which it becomes empty, in credits; `None` if the bucket is no longer counted by its
     /// number.

@@ -25,6 +25,7 @@ mod reservation;
 mod operator;
 mod ledger;
 mod snapshot;
+mod siblings;
 mod maintenance;
 #[cfg(feature = "reload")]
 mod reload;
@@ -33,7 +34,9 @@ mod builder;
 pub use crate::active::{SwapError, SwapReport};
 pub use crate::decision::Settled;
 pub use crate::fallback::{DEFERRED_MAX, FallbackReport, Reconciled};
-pub use crate::overrides::{ActiveOverrides, LimitOverride, OVERRIDES_MAX, OverrideError, Ruled, Scope};
+pub use crate::overrides::{
+    ActiveOverrides, ExpiringOverride, LimitOverride, OVERRIDES_MAX, OverrideError, Scope,
+};
 pub use block::{BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, BlockError};
 pub use builder::{EngineBuilder, WithoutPolicy};
 pub use check::Prepared;
@@ -43,6 +46,7 @@ pub use operator::{Explained, Explanation, Forgotten, LIMITS_EXPLAINED_MAX, Oper
 #[cfg(feature = "reload")]
 pub use reload::Reload;
 pub use reservation::{CommitError, Departure, Reservation, Reservations};
+pub use siblings::Siblings;
 #[cfg(feature = "fuzzing")]
 pub use snapshot::sealed;
 pub use snapshot::{
@@ -170,13 +174,13 @@ impl<S: Store> Engine<S> {
         WallOffset::from_micros(self.wall.load(Ordering::Relaxed))
     }
 
-    /// What decisions took and may give back: reservations, queues, permits, and limits that count only failures.
+    /// The handle for settling decisions: reservations, queues, permits, and limits that count only failures.
     #[inline]
     pub const fn reservations(&self) -> Reservations<'_, S> {
         Reservations { engine: self }
     }
 
-    /// What an operator may do: overrides, blocks, explanations and resets.
+    /// The handle for operators: overrides, blocks, explanations and resets.
     #[inline]
     pub const fn operator(&self) -> Operator<'_, S> {
         Operator { engine: self }
@@ -188,7 +192,7 @@ impl<S: Store> Engine<S> {
         Ledger { engine: self }
     }
 
-    /// What the program that runs the engine does beside decisions: snapshots, the clock, the secret, and the fleet.
+    /// The handle for the program that runs the engine: snapshots, the clock, the secret, and the fleet.
     #[inline]
     pub const fn maintenance(&self) -> Maintenance<'_, S> {
         Maintenance { engine: self }

@@ -111,14 +111,14 @@ impl Fallback {
     /// Follows a policy that became active after another.
     pub(crate) fn follow_swap(&self, before: &ActivePolicy, active: &ActivePolicy, now: Timestamp) {
         self.deferred.carry(&self.local, before, now);
-        self.local.reshape(active, self.local.nodes(), now);
+        self.local.resize_shares(active, self.local.nodes(), now);
     }
 
     /// Follows the number of nodes, and the active policy if its swap was missed.
     fn follow_nodes(&self, nodes: u32, active: &ActivePolicy, now: Timestamp) {
-        if let Some(nodes) = self.local.wants(nodes, || self.watch.was_away_lately(now), active) {
+        if let Some(nodes) = self.local.stale_node_count(nodes, || self.watch.was_away_lately(now), active) {
             self.deferred.carry(&self.local, active, now);
-            self.local.reshape(active, nodes, now);
+            self.local.resize_shares(active, nodes, now);
         }
     }
 
@@ -129,8 +129,8 @@ impl Fallback {
 
     /// Whether one of these counters has deferred charges or permits, or is being reported.
     #[inline]
-    pub(crate) fn owes_anything(&self, charges: &[Charge<'_>]) -> bool {
-        self.deferred.owes_anything(charges)
+    pub(crate) fn has_deferred(&self, charges: &[Charge<'_>]) -> bool {
+        self.deferred.has_deferred(charges)
     }
 
     /// The number of locally granted permits that the store has recorded so far.
@@ -144,28 +144,28 @@ impl Fallback {
     }
 
     /// Refunds to the share units that the store knows of, or that are not to be reported.
-    fn refund_share(&self, spot: &KeySlot<'_>, now: Timestamp) {
-        self.sides(spot).for_each(|side| self.local.refund(side, spot, now));
+    fn refund_share(&self, key_slot: &KeySlot<'_>, now: Timestamp) {
+        self.sides(key_slot).for_each(|side| self.local.refund(side, key_slot, now));
     }
 
     /// Refunds to the share units that were charged locally at an instant: the store does not know of them unless they
     /// were reported since.
-    fn refund_local_charge(&self, spot: &KeySlot<'_>, charged_at: Timestamp, now: Timestamp) {
-        if self.deferred.is_marked_since(spot.charge, charged_at) {
-            self.local.refund(Side::Counters, spot, now);
+    fn refund_local_charge(&self, key_slot: &KeySlot<'_>, charged_at: Timestamp, now: Timestamp) {
+        if self.deferred.is_marked_since(key_slot.charge, charged_at) {
+            self.local.refund(Side::Counters, key_slot, now);
         } else {
-            self.refund_share(spot, now);
+            self.refund_share(key_slot, now);
         }
     }
 
     /// Takes from the share units that the store knows of, or that are not to be reported.
-    fn charge_share(&self, spot: &KeySlot<'_>, now: Timestamp) {
-        self.sides(spot).for_each(|side| self.local.charge_share(side, spot, now));
+    fn charge_share(&self, key_slot: &KeySlot<'_>, now: Timestamp) {
+        self.sides(key_slot).for_each(|side| self.local.charge_share(side, key_slot, now));
     }
 
     /// Where a counter is kept: a counter with deferred charges has a mark, too.
-    fn sides(&self, spot: &KeySlot<'_>) -> impl Iterator<Item = Side> {
-        let marks = self.deferred.owes(slice::from_ref(spot.charge)).then_some(Side::Marks);
+    fn sides(&self, key_slot: &KeySlot<'_>) -> impl Iterator<Item = Side> {
+        let marks = self.deferred.has_deferred_units(slice::from_ref(key_slot.charge)).then_some(Side::Marks);
         std::iter::once(Side::Counters).chain(marks)
     }
 

@@ -151,7 +151,7 @@ impl<S: Lender> LeasedStore<S> {
         &self.store
     }
 
-    /// What the leases hold, and counts of what they did.
+    /// Units held by the leases, and counters of their operations.
     pub fn report(&self) -> LeaseReport {
         self.map.report()
     }

@@ -59,6 +59,8 @@ mod rate_text;
 pub mod quota;
 pub mod key;
 pub mod departure;
+#[doc(hidden)]
+pub mod together;
 pub mod store;
 mod sync;
 pub mod memory;
@@ -82,9 +84,6 @@ pub mod decision;
 pub mod headers;
 #[cfg(feature = "policy")]
 pub mod lease;
-#[cfg(feature = "policy")]
-#[doc(hidden)]
-pub mod together;
 #[cfg(feature = "policy")]
 mod overrides;
 #[cfg(feature = "policy")]
@@ -117,7 +116,9 @@ pub use time::{Ticks, Timestamp};
 pub use {
     credential::CredentialDigest,
     decision::{Block, Decision, LimitStatus, Permit, Reason},
-    engine::{Engine, EngineBuilder, LimitOverride, Reservation, Ruled, Scope, Snapshot, SwapReport},
+    engine::{
+        Engine, EngineBuilder, ExpiringOverride, LimitOverride, Reservation, Scope, Snapshot, SwapReport,
+    },
     headers::{Answer, Audience, HeaderPolicy},
     policy::{Policy, PolicyError},
     request::{CheckRequest, RequestError, Value},

@@ -65,7 +65,7 @@ pub struct MemoryStore {
     main: Partition,
     overflow: Partition,
     origin: Origin,
-    walls: wall::Walls,
+    walls: wall::WallClockHistory,
     departures: DepartureQueues,
 }
 
@@ -140,7 +140,7 @@ impl Partition {
         charge: &Charge<'_>,
         now: Timestamp,
         origin: Origin,
-        walls: &wall::Walls,
+        walls: &wall::WallClockHistory,
     ) -> Result<Result<SourcedOutcome, StoreFailure>, Full> {
         match StateKind::of(charge) {
             StateKind::Word => self
@@ -160,7 +160,7 @@ impl Partition {
         demand: ChargeMode,
         now: Timestamp,
         origin: Origin,
-        walls: &wall::Walls,
+        walls: &wall::WallClockHistory,
     ) -> Result<Result<SourcedOutcome, StoreFailure>, Full> {
         match StateKind::of(charge) {
             StateKind::Word => self.words.update(charge.key, origin.word(now), |held| {
@@ -192,7 +192,7 @@ impl MemoryStore {
             main: Partition::new(capacity_bytes.saturating_sub(overflow).max(OVERFLOW_BYTES.0)),
             overflow: Partition::new(overflow),
             origin: Origin::of(origin),
-            walls: wall::Walls::default(),
+            walls: wall::WallClockHistory::default(),
             departures: DepartureQueues::default(),
         }
     }

@@ -49,7 +49,7 @@ impl LimitOverride {
 
 /// An override with its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ruled {
+pub struct ExpiringOverride {
     /// The override.
     pub kind: LimitOverride,
     /// The first instant at which it no longer applies.
@@ -69,7 +69,7 @@ pub enum Scope<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OverrideError {
     /// The active policy has no such limit.
-    #[error("the policy in force has no limit {0:?}; accepted are the names of its limits")]
+    #[error("the active policy has no limit {0:?}; accepted are the names of its limits")]
     UnknownLimit(String),
     /// The limit is off in the policy, so it is not even matched.
     #[error("limit {0:?} is off in the policy; change its mode there")]
@@ -92,18 +92,18 @@ pub enum OverrideError {
 /// All overrides, including those that have ended since the last change.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OverrideSet {
-    all: Option<Ruled>,
-    by_limit: HashMap<String, Ruled>,
+    all: Option<ExpiringOverride>,
+    by_limit: HashMap<String, ExpiringOverride>,
 }
 
 impl OverrideSet {
-    pub(crate) fn new(all: Option<Ruled>, by_limit: Vec<(String, Ruled)>) -> Self {
+    pub(crate) fn new(all: Option<ExpiringOverride>, by_limit: Vec<(String, ExpiringOverride)>) -> Self {
         Self { all, by_limit: by_limit.into_iter().collect() }
     }
 
     /// The override that applies to a limit: the milder one where two apply. A limit without `by` has only one key, so
     /// a percentage of its keys means nothing, and its policy applies.
-    fn about(&self, limit: &Limit, now: Timestamp) -> Option<Ruled> {
+    fn about(&self, limit: &Limit, now: Timestamp) -> Option<ExpiringOverride> {
         let both = [self.all, self.by_limit.get(limit.name()).copied()];
         let holding = both.into_iter().flatten().filter(|ruled| now < ruled.until);
         let has_keys = !limit.by().is_empty();
@@ -153,7 +153,7 @@ impl Overrides {
         &self,
         policy: &Policy,
         scope: Scope<'_>,
-        ruled: Ruled,
+        ruled: ExpiringOverride,
         now: Timestamp,
     ) -> Result<(), OverrideError> {
         if let Some(percent) = ruled.kind.excess() {
@@ -236,7 +236,7 @@ impl ActiveOverrides {
     /// The override of a limit. Where an override of the limit and one of all limits apply, it is the milder one. `None`
     /// for a limit that is off in the policy, which no override turns on.
     #[must_use]
-    pub fn of(&self, limit: &Limit) -> Option<Ruled> {
+    pub fn of(&self, limit: &Limit) -> Option<ExpiringOverride> {
         self.about(limit).filter(|_| limit.mode() != Mode::Off)
     }
 
@@ -252,7 +252,7 @@ impl ActiveOverrides {
 
     /// All overrides: the one of all limits, and those of single limits by name.
     #[must_use]
-    pub fn list(&self) -> (Option<Ruled>, Vec<(String, Ruled)>) {
+    pub fn list(&self) -> (Option<ExpiringOverride>, Vec<(String, ExpiringOverride)>) {
         let mut overrides = self.overrides.as_deref().cloned().unwrap_or_default();
         overrides.forget_ended(self.now);
         let mut by_limit: Vec<_> = overrides.by_limit.into_iter().collect();
@@ -260,7 +260,7 @@ impl ActiveOverrides {
         (overrides.all, by_limit)
     }
 
-    fn about(&self, limit: &Limit) -> Option<Ruled> {
+    fn about(&self, limit: &Limit) -> Option<ExpiringOverride> {
         self.overrides.as_ref()?.about(limit, self.now)
     }
 
@@ -269,9 +269,9 @@ impl ActiveOverrides {
     pub(crate) fn matching_mode(&self, limit: &Limit) -> (Mode, u8) {
         match self.about(limit) {
             None => (limit.mode(), limit.enforce_percent()),
-            Some(Ruled { kind: LimitOverride::Off, .. }) => (Mode::Off, 0),
-            Some(Ruled { kind: LimitOverride::Shadow, .. }) => (Mode::Shadow, 0),
-            Some(Ruled { kind: LimitOverride::Percent(percent), .. }) => (Mode::Enforce, percent),
+            Some(ExpiringOverride { kind: LimitOverride::Off, .. }) => (Mode::Off, 0),
+            Some(ExpiringOverride { kind: LimitOverride::Shadow, .. }) => (Mode::Shadow, 0),
+            Some(ExpiringOverride { kind: LimitOverride::Percent(percent), .. }) => (Mode::Enforce, percent),
         }
     }
 

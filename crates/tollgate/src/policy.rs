@@ -37,7 +37,7 @@ mod tests;
 
 pub use builder::LimitBuilder;
 pub use by::By;
-pub use condition::{Choices, Condition, Sense};
+pub use condition::{Choices, Condition, Negation};
 pub(crate) use difference::differing;
 pub use difference::{Change, Difference, FieldChange};
 pub(crate) use document::TEXT_BYTES_MAX;
@@ -63,7 +63,7 @@ pub(crate) use vocabulary::Vocabulary;
 pub mod source {
     pub use super::compile::lease::percentage;
     pub use super::document::{Entry, Node, Outline, Reading, SecondDocument, Tree, outline, read};
-    pub use super::expression::scene::{Cel, Evaluated, Scene};
+    pub use super::expression::descriptor_values::{Cel, DescriptorValues, Evaluated};
     pub use super::expression::with_room;
     pub use super::fields::{Fields, count, text};
     pub use super::finding::{Position, Report, nearest, quoted};
@@ -222,7 +222,7 @@ impl Policy {
         self.positions.get(limit).map_or_else(Position::default, |positions| positions.of_field(field))
     }
 
-    /// What the compiler warns of: the policy can be used, but probably does not mean what its author intended.
+    /// Warnings of the compiler: the policy can be used, but probably does not mean what its author intended.
     #[must_use]
     pub const fn warnings(&self) -> &Findings {
         &self.warnings
@@ -327,7 +327,7 @@ impl Policy {
         self.vocabulary.kind(attribute) == Kind::Address
     }
 
-    /// What is wrong with a single value of an attribute, where a pattern or a spelling that no request has would match
+    /// The problem with a single value of an attribute, where a pattern or a spelling that no request has would match
     /// nothing. `None` if nothing is wrong.
     pub(crate) fn value_problem(&self, attribute: &str, value: &str) -> Option<Problem> {
         if self.credentials.is_address(attribute, value) {
@@ -370,7 +370,7 @@ impl Policy {
         self.shard_by() == Some(attribute) || self.limits().iter().any(|limit| limit.uses(attribute))
     }
 
-    /// What each limit means, in a sentence.
+    /// The meaning of each limit, in a sentence.
     #[must_use]
     pub fn sentences(&self) -> Vec<String> {
         self.limits.iter().map(Limit::sentence).collect()

@@ -1,4 +1,4 @@
-//! What is wrong with one value that a person wrote, and what would be accepted.
+//! The problem with one value that a person wrote, and the accepted values.
 
 /// Longest piece of the user's text that a message repeats, in characters.
 pub(crate) const QUOTED_MAX: usize = 60;
@@ -7,14 +7,14 @@ pub(crate) const QUOTED_MAX: usize = 60;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}; accepted: {accepted}")]
 pub struct Problem {
-    /// What is wrong.
+    /// The problem.
     pub message: String,
-    /// What would be accepted.
+    /// The accepted values.
     pub accepted: String,
 }
 
 impl Problem {
-    /// What is wrong, and what would be accepted.
+    /// A problem with the accepted values.
     pub fn new(message: impl Into<String>, accepted: impl Into<String>) -> Self {
         Self { message: message.into(), accepted: accepted.into() }
     }

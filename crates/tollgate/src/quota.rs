@@ -287,7 +287,7 @@ mod tests {
     /// The story: the error for a token bucket that was too large suggested a token bucket. Whatever an error says is
     /// accepted must be accepted: the burst up to the tick, and another algorithm only where it helps.
     #[test]
-    fn a_burst_too_large_is_told_the_largest() {
+    fn the_error_for_a_large_burst_names_the_largest() {
         let makes: [(&str, Make); 3] = [
             ("token-bucket", Quota::token_bucket),
             ("gcra", Quota::gcra),
@@ -320,7 +320,7 @@ mod tests {
 
     /// The story: a queue that was too long was reported as a burst of both together.
     #[test]
-    fn a_queue_too_long_is_told_as_a_queue() {
+    fn the_error_for_a_long_queue_names_the_queue() {
         for rate in rates().map(|rate| rate.burst(2)) {
             match Quota::leaky_bucket(rate, EXACT_MAX) {
                 Err(QuotaError::Range { field: "queue", value: EXACT_MAX, accepted }) => {

@@ -154,7 +154,7 @@ pub enum QuotaError {
     Inexact {
         /// The arithmetic that does not fit.
         what: String,
-        /// What would be accepted.
+        /// The accepted values.
         cure: String,
     },
     /// A number outside its range.
@@ -164,7 +164,7 @@ pub enum QuotaError {
         field: &'static str,
         /// Its value.
         value: u64,
-        /// What would be accepted.
+        /// The accepted values.
         accepted: String,
     },
     /// A time zone that the database does not have.

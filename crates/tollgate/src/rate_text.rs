@@ -9,13 +9,13 @@ use crate::problem::{Problem, quoted};
 use crate::rate::Rate;
 use crate::time::Ticks;
 
-/// What a rate may look like, for messages.
+/// Accepted forms of a rate, for messages.
 #[cfg_attr(not(feature = "policy"), expect(unreachable_pub, reason = "the module `policy` exports it"))]
 pub const RATES: &str =
     "a count and a period, such as 100/s, 5/min, 1_000/h, 10k/day, 300 per 5m or 100/s burst 200";
-/// What a count may look like, for messages.
+/// Accepted forms of a count, for messages.
 const COUNTS: &str = "a whole number such as 200, 1_000, 10k or 1M";
-/// What a period may look like, for messages.
+/// Accepted forms of a period, for messages.
 const PERIODS: &str = "a period such as 10ms, s, 5min, h, day, week, month or year";
 
 /// A period as written: so many of a unit.
@@ -226,7 +226,7 @@ pub(crate) fn count(text: &str) -> Result<u64, Problem> {
     number.checked_mul(factor).ok_or_else(too_large)
 }
 
-/// What is wrong with a text that is not a count.
+/// The problem with a text that is not a count.
 fn oddity(text: &str) -> &'static str {
     let lower = text.trim_start_matches(['+', '-', '.']).to_ascii_lowercase();
     if lower == "nan" || lower == "inf" || lower == "infinity" {
@@ -275,7 +275,7 @@ mod tests {
         }
     }
 
-    /// What is wrong is said in words, and what was probably meant is offered.
+    /// Errors name the problem and offer the probable spelling.
     #[test]
     fn bad_rates_are_explained() {
         for (text, wanted) in [

@@ -16,7 +16,7 @@ mod lease;
 mod together;
 
 pub use charge::{Answers, Charge, ChargeAnswer, Enforcement, Family, Succession};
-pub(crate) use charge::{Charges, Record, Reign, is_wide};
+pub(crate) use charge::{Charges, PolicyInstant, Record, is_wide};
 pub use lease::Lease;
 pub(crate) use lease::{SHARE_MAX, TTL_MAX, TTL_MIN};
 pub use together::{TOGETHER_MAX, together};

@@ -60,7 +60,7 @@ impl WallOffset {
 }
 
 impl Timestamp {
-    /// What the wall clock shows at this instant of the decisions' clock. Saturates at the ends of time.
+    /// The time of the wall clock at this instant of the decisions' clock. Saturates at the ends of time.
     #[must_use]
     #[inline]
     pub const fn on_wall(self, wall: WallOffset) -> Self {
@@ -204,7 +204,7 @@ impl Ticks {
         }
         let mut seconds = millis.div_ceil(1_000);
         let largest = |seconds: u64| UNITS.iter().position(|(unit, _)| seconds >= *unit).unwrap_or(3);
-        // What is smaller than the second unit is rounded up to it.
+        // The remainder below the second unit is rounded up.
         let smallest = UNITS.get(largest(seconds) + 1).map_or(1, |(unit, _)| *unit);
         seconds = seconds.div_ceil(smallest).saturating_mul(smallest);
         let mut parts = Vec::new();

@@ -56,7 +56,7 @@ fn exactly_the_limit_passes() {
 /// A client behind HAProxy was once told 400 without a word where the policy says `deny`. It gets the status and the reason that
 /// Tollgate means.
 #[test]
-fn a_denied_and_a_blocked_client_are_told_why() {
+fn denied_and_blocked_clients_get_the_reason() {
     let policy = "limits:
   - {name: per-key, by: [api_key], rate: 5/h}
   - {name: exports, when: {path: /export}, by: [ip], rate: deny}

@@ -13,6 +13,7 @@ use tollgate_testkit::{admin, gateway_upstream, guide, http as raw_http, pki, pr
 mod browser;
 mod cached;
 mod caddy;
+mod client_packages;
 mod clients_guide;
 mod compose;
 mod console;

@@ -53,7 +53,7 @@ fn exactly_the_limit_passes() {
 /// A client behind nginx was once told 429 and `quota-exceeded` where the policy says `deny`, and where an operator had blocked it: it
 /// came back again and again. It gets the status and the reason that Tollgate means.
 #[test]
-fn a_denied_and_a_blocked_client_are_told_why() {
+fn denied_and_blocked_clients_get_the_reason() {
     let policy = "limits:
   - {name: per-key, by: [api_key], rate: 5/h}
   - {name: exports, when: {path: /export}, by: [ip], rate: deny}

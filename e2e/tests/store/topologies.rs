@@ -376,7 +376,7 @@ async fn nodes_of_a_fleet_find_each_other() {
             !check(&engine, &clock, "u", "t", 1).await.1,
             "the store decides nothing before the secret is known"
         );
-        engine.store().join(|secret| engine.maintenance().rekey(secret)).await;
+        engine.store().join(|secret| engine.maintenance().siblings().rekey(secret)).await;
         engines.push(engine);
     }
     for (node, engine) in engines.iter().enumerate() {
@@ -389,7 +389,7 @@ async fn nodes_of_a_fleet_find_each_other() {
     server.tell(&["FLUSHALL"]);
     eventually("the secret is back", || server.lives().iter().any(|(key, _)| key == "tg:{secret}")).await;
     let late = Engine::builder().policy(policy()).store(RedisStore::start(plain()).unwrap()).build();
-    late.store().join(|secret| late.maintenance().rekey(secret)).await;
+    late.store().join(|secret| late.maintenance().siblings().rekey(secret)).await;
     assert_eq!(check(&engines[0], &clock, "u", "t", 7).await, (true, true));
     assert_eq!(check(&late, &clock, "u", "t", 4).await, (false, true), "one secret for all, also now");
     let fixed = RedisStore::start(plain().nodes(Nodes::Fixed(7)).unwrap()).unwrap();

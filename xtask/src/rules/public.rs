@@ -1,6 +1,6 @@
-//! `unnamed-public`, `root-exports` and `engine-methods`: what users of the library crate can name.
+//! `unnamed-public`, `root-exports` and `handle-methods`: what users of the library crate can name.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::cycles::absolute;
 use super::{Finding, Report};
@@ -9,6 +9,19 @@ use crate::source::{Module, Repository};
 
 /// The crate that these rules are about.
 const LIBRARY: &str = "tollgate";
+/// The engine, and what it hands out for one capability each.
+const HANDLES: &[&str] = &[
+    "Engine",
+    "Operator",
+    "Reservations",
+    "Ledger",
+    "Snapshots",
+    "Maintenance",
+    "Siblings",
+    "EngineBuilder",
+];
+/// Maximum number of public methods of one of them.
+const METHODS_MAX: usize = 12;
 /// How the paths of files begin that name what users need, besides other crates.
 const PAGES: &[&str] = &["docs/", "README.md", "ARCHITECTURE.md"];
 const CALLERS: &[&str] = &["crates/", "e2e/", "bench/", "fuzz/", "examples/"];
@@ -49,18 +62,20 @@ pub(super) fn root_exports(repository: &Repository) -> Report {
     Report::of(names.into_iter().map(finding).collect())
 }
 
-/// Public methods of `Engine`, and the files that add some.
-pub(super) fn engine_methods(repository: &Repository) -> Report {
-    let mut findings = Vec::new();
-    let mut files = BTreeSet::new();
+/// Public methods of the engine and of each of its handles, beyond [`METHODS_MAX`] for each.
+pub(super) fn handle_methods(repository: &Repository) -> Report {
+    let mut methods: BTreeMap<&str, Vec<Finding>> = BTreeMap::new();
     for module in modules(repository) {
-        for name in module.facts.names.iter().filter(|name| name.owner.as_deref() == Some("Engine")) {
-            files.insert(module.file.as_str());
-            findings.extend(name.is_public.then(|| finding(module, name)));
+        for name in module.facts.names.iter().filter(|name| name.is_public) {
+            if let Some(owner) = HANDLES.iter().find(|handle| name.owner.as_deref() == Some(*handle)) {
+                methods.entry(owner).or_default().push(finding(module, name));
+            }
         }
     }
-    let details = vec![format!("{} files implement it: {}", files.len(), Vec::from_iter(files).join(", "))];
-    Report { details, ..Report::of(findings) }
+    let details = methods.iter().map(|(owner, found)| format!("{owner}: {} public methods", found.len()));
+    let details = details.collect();
+    let beyond = methods.into_values().flat_map(|found| found.into_iter().skip(METHODS_MAX));
+    Report { details, ..Report::of(beyond.collect()) }
 }
 
 fn modules(repository: &Repository) -> &[Module] {
@@ -214,17 +229,13 @@ mod tests {
     }
 
     #[test]
-    fn methods_of_the_engine_are_counted_in_every_file() {
-        let root = "mod a; pub struct Engine; impl Engine { pub fn a() {} fn b() {} }";
-        let files = [
-            ("crates/tollgate/src/lib.rs", root),
-            (
-                "crates/tollgate/src/a.rs",
-                "impl crate::Engine { pub fn c() {} } impl Drop for Engine { fn drop() {} }",
-            ),
-        ];
-        let report = engine_methods(&Repository::of(&files));
-        assert_eq!(report.count, 2);
-        assert!(report.details[0].starts_with("2 files"));
+    fn methods_of_a_handle_are_counted_in_every_file() {
+        let methods: String = (0..12).map(|number| format!("pub fn m{number}() {{}} ")).collect();
+        let root = format!("mod a; pub struct Engine; impl Engine {{ {methods} fn b() {{}} }}");
+        let more = "impl crate::Engine { pub fn c() {} } impl Drop for Engine { fn drop() {} }";
+        let files = [("crates/tollgate/src/lib.rs", root.as_str()), ("crates/tollgate/src/a.rs", more)];
+        let report = handle_methods(&Repository::of(&files));
+        assert_eq!(report.details, ["Engine: 13 public methods"]);
+        assert_eq!(texts(report), ["Engine::c"]);
     }
 }

@@ -1,4 +1,5 @@
-//! `told`, `nobody` and `long-lines`: rules about the text of files, code or not.
+//! `told`, `nobody`, `document-words`, `doc-openings`, `test-names` and `long-lines`: rules about the text of files,
+//! code or not.
 
 use super::{Finding, Report};
 use crate::source::Repository;
@@ -6,26 +7,98 @@ use crate::source::Repository;
 /// Most characters in a line of a document.
 const CHARACTERS_MAX: usize = 120;
 
+const TOLD: &[&str] = &["told"];
+const NOBODY: &[&str] = &["whoever", "nobody", "somebody"];
+/// Words and phrases that documents and files of `deploy` do not use.
+const DOCUMENT_WORDS: &[&str] = &["told", "whoever", "nobody", "somebody", "unless said", "in force"];
+/// Doc comments that open so are no statement about their item.
+const OPENINGS: &[&str] = &["What ", "Who ", "Whom ", "The same,"];
+/// How the name of a test does not begin.
+const TEST_OPENINGS: &[&str] = &["what_", "who_", "whoever_", "nobody_", "somebody_"];
+
 pub(super) fn told(repository: &Repository) -> Report {
-    whole_words(repository, &["told"])
+    phrases(repository, is_source, TOLD)
 }
 
 pub(super) fn nobody(repository: &Repository) -> Report {
-    whole_words(repository, &["whoever", "nobody", "somebody"])
+    phrases(repository, is_source, NOBODY)
 }
 
-/// Whole words in what is below `crates/*/src`, tests too. A name with an underscore is one word.
-fn whole_words(repository: &Repository, words: &[&str]) -> Report {
+pub(super) fn told_in_tests(repository: &Repository) -> Report {
+    phrases(repository, is_test_file, TOLD)
+}
+
+pub(super) fn nobody_in_tests(repository: &Repository) -> Report {
+    phrases(repository, is_test_file, NOBODY)
+}
+
+pub(super) fn document_words(repository: &Repository) -> Report {
+    phrases(repository, is_document, DOCUMENT_WORDS)
+}
+
+/// Doc comments that open with a question word. Comments of items and of modules count, tests too.
+pub(super) fn doc_openings(repository: &Repository) -> Report {
+    lines(repository, is_rust, |line| {
+        let text = line.trim_start();
+        let text = text.strip_prefix("/// ").or_else(|| text.strip_prefix("//! "));
+        usize::from(text.is_some_and(|text| OPENINGS.iter().any(|opening| text.starts_with(opening))))
+    })
+}
+
+/// Functions whose name says "told", or opens with a question word or with an actor without a name.
+pub(super) fn test_names(repository: &Repository) -> Report {
+    lines(repository, is_rust, |line| {
+        let text = line.trim_start();
+        let text = text.strip_prefix("async ").unwrap_or(text);
+        let name = text.strip_prefix("fn ").and_then(|rest| rest.split(['(', '<']).next());
+        usize::from(name.is_some_and(|name| {
+            name.split('_').any(|part| part == "told")
+                || TEST_OPENINGS.iter().any(|opening| name.starts_with(opening))
+        }))
+    })
+}
+
+/// Files below `crates/*/src`, tests too.
+fn is_source(file: &str) -> bool {
+    let mut parts = file.split('/');
+    parts.next() == Some("crates") && parts.nth(1) == Some("src")
+}
+
+/// Tests that stand beside the source of their crate, and those that run programs of others.
+fn is_test_file(file: &str) -> bool {
+    let mut parts = file.split('/');
+    match parts.next() {
+        Some("crates") => parts.nth(1) == Some("tests"),
+        first => first == Some("e2e"),
+    }
+}
+
+fn is_rust(file: &str) -> bool {
+    (is_source(file) || is_test_file(file)) && file.ends_with(".rs")
+}
+
+fn is_document(file: &str) -> bool {
+    let is_page = file.ends_with(".md") && file.starts_with("docs/");
+    is_page || file.starts_with("deploy/") || file == "compose.yaml"
+}
+
+/// Words and phrases in the lines of files. A name with an underscore is one word.
+fn phrases(repository: &Repository, is_read: fn(&str) -> bool, phrases: &[&str]) -> Report {
+    lines(repository, is_read, |line| {
+        let parts = line.split(|character: char| !character.is_alphanumeric() && character != '_');
+        let text = parts.filter(|part| !part.is_empty()).map(str::to_lowercase).collect::<Vec<_>>().join(" ");
+        let text = format!(" {} ", text.replace(' ', "  "));
+        let occurrences = |phrase: &&str| text.matches(&format!(" {} ", phrase.replace(' ', "  "))).count();
+        phrases.iter().map(occurrences).sum()
+    })
+}
+
+/// A finding for each occurrence that `count` finds in a line.
+fn lines(repository: &Repository, is_read: fn(&str) -> bool, count: impl Fn(&str) -> usize) -> Report {
     let mut findings = Vec::new();
-    let sources = repository.files.iter().filter(|(file, _)| {
-        let mut parts = file.split('/');
-        parts.next() == Some("crates") && parts.nth(1) == Some("src")
-    });
-    for (file, text) in sources {
+    for (file, text) in repository.files.iter().filter(|(file, _)| is_read(file)) {
         for (index, line) in text.lines().enumerate() {
-            let parts = line.split(|character: char| !character.is_alphanumeric() && character != '_');
-            let found = parts.filter(|part| words.iter().any(|word| word.eq_ignore_ascii_case(part)));
-            findings.extend(found.map(|_| Finding {
+            findings.extend((0..count(line)).map(|_| Finding {
                 file: file.clone(),
                 line: index + 1,
                 text: line.trim().to_owned(),
@@ -98,6 +171,28 @@ mod tests {
         assert_eq!(told(&repository).count, 4);
         assert_eq!(nobody(&repository).count, 3);
         assert_eq!(told(&repository).findings[2].line, 2);
+        assert_eq!((told_in_tests(&repository).count, nobody_in_tests(&repository).count), (1, 1));
+    }
+
+    #[test]
+    fn phrases_are_counted_in_documents() {
+        let repository = Repository::of(&[
+            ("docs/design/a.md", "5 ms *unless said*, in\nforce; in-force, Told"),
+            ("deploy/nginx/a.conf", "# nobody told nobody"),
+            ("CHANGELOG.md", "told"),
+            ("docs/b.md", "in force in force"),
+            ("bench/README.md", "told"),
+        ]);
+        assert_eq!(document_words(&repository).count, 8);
+    }
+
+    #[test]
+    fn openings_and_names_are_counted() {
+        let text = "//! What a.\n/// Who b.\n    /// The same, c.\n/// Whatever.\n/// The same d.\n// What e.\n\
+                    async fn what_f() {}\nfn is_told() {}\nfn what() {}\nfn untold_g() {}\n";
+        let repository =
+            Repository::of(&[("crates/c/src/lib.rs", text), ("e2e/tests/a.rs", "fn nobody_h() {}")]);
+        assert_eq!((doc_openings(&repository).count, test_names(&repository).count), (3, 3));
     }
 
     #[test]

@@ -11,11 +11,18 @@ const ENVOY: &str = "1.40.0";
 const VALKEY: &str = "9.1.2.post2";
 const IOREDIS: &str = "6.0.0";
 const EXPRESS: &str = "5.3.0";
+/// What builds and checks `clients/typescript`.
+const TYPESCRIPT: &str = "7.0.2";
+const EXPRESS_TYPES: &str = "5.0.6";
 /// A Redis client, and the program that tries out the description of the HTTP interface.
 const PYTHON_CLIENTS: &[&str] = &["redis==8.1.0", "schemathesis==4.32.5"];
 /// Flask and Django, each with what serves it.
 const PYTHON_FRAMEWORKS: &[&str] =
     &["flask==3.1.3", "werkzeug==3.1.9", "django==5.2.19", "djangorestframework==3.18.3", "gunicorn==27.0.0"];
+
+/// What builds `clients/python` and checks its types, what it runs on, and FastAPI with what serves it.
+const PYTHON_PACKAGE: &[&str] =
+    &["hatchling==1.33.0", "mypy==2.4.1", "httpx==0.28.1", "fastapi==0.163.0", "uvicorn==0.54.0"];
 
 /// Programs, and the Debian packages that hold them: a linker for libFuzzer, servers and clients of Redis, what makes
 /// clocks wrong, interpreters, proxies, a browser, and what checks a unit of systemd.
@@ -48,7 +55,10 @@ pub(crate) fn programs(shell: &mut Shell) -> Done {
     python_packages(shell, ".cache/python", PYTHON_CLIENTS)?;
     python_packages(shell, ".cache/frameworks", PYTHON_FRAMEWORKS)?;
     node_package(shell, "ioredis", IOREDIS)?;
+    python_packages(shell, ".cache/clients", PYTHON_PACKAGE)?;
     node_package(shell, "express", EXPRESS)?;
+    node_package(shell, "typescript", TYPESCRIPT)?;
+    node_package(shell, "@types/express", EXPRESS_TYPES)?;
     envoy(shell)?;
     valkey(shell)
 }

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_command_prints_is_logged_or_returned() {
+    fn the_output_of_a_command_is_logged_or_returned() {
         let mut shell = shell("prints");
         shell.run("echo one two").unwrap();
         assert_eq!(shell.output("echo three").unwrap(), "three\n");

@@ -162,7 +162,7 @@ fn rate(requests: u32, unit: Unit) -> String {
     }
 }
 
-/// What the limit could do in a policy that it could not do there.
+/// Abilities of the limit in a policy that the original lacks.
 fn better(requests: u32, unit: Unit) -> String {
     match unit {
         Unit::Second | Unit::Minute | Unit::Hour => format!(

@@ -82,7 +82,7 @@ const WRONG: [(&str, &[&str]); 24] = [
         ],
     ),
     ("domain: d\ndescriptors: [{key: [a]}]\n", &["descriptors[0].key: is a list"]),
-    ("domain: d\ndescriptors:\n  - key: a\n    key: b\n", &["f:4:5: descriptors[0].key: said twice"]),
+    ("domain: d\ndescriptors:\n  - key: a\n    key: b\n", &["f:4:5: descriptors[0].key: given twice"]),
     ("domain: d\ndescriptors: [\n", &["not YAML"]),
     // All problems at once, in the order of the file.
     (

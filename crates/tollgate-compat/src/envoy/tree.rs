@@ -58,7 +58,7 @@ pub(super) struct Node {
     pub(super) children: TreeLevel,
 }
 
-/// What a rule allows.
+/// The rate that a rule allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct EnvoyLimit {
     pub(super) allowance: RateAllowance,

@@ -15,7 +15,7 @@ use crate::counters::Counters;
 use crate::rls::{Answer, Code, CurrentLimit, Descriptor, RlsRequest, Status, Unit};
 use crate::rule::{Answered, Options, Rule};
 
-/// What to do with the counters.
+/// The operation on the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Only check whether there is room.
@@ -34,7 +34,7 @@ pub struct Asked<'a> {
     pub descriptors: Vec<&'a [(String, String)]>,
     /// The cost.
     pub delta: u64,
-    /// What to do with the counters.
+    /// The operation on the counters.
     pub action: Action,
 }
 

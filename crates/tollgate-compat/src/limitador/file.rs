@@ -67,12 +67,12 @@ fn limit(fields: Fields<'_>, index: usize, report: &mut Report) -> Option<Limita
     let max_value = number(fields, "max_value", u64::MAX, report);
     if !fields.has("max_value") {
         let problem =
-            Problem::new("is not said, so it is 0 and refuses everything", "how many a window allows");
+            Problem::new("is missing, so it is 0 and refuses everything", "how many a window allows");
         report.warning(fields.place("max_value"), "max_value", problem);
     }
     let seconds = number(fields, "seconds", SECONDS_MAX, report);
     if !fields.has("seconds") {
-        let problem = Problem::new("is not said", "the length of a window in seconds");
+        let problem = Problem::new("is missing", "the length of a window in seconds");
         report.error(fields.place("seconds"), "seconds", problem);
     } else if seconds == Some(0) {
         let problem = Problem::new("a window of 0 seconds counts nothing", "at least 1");
@@ -121,7 +121,7 @@ fn number(fields: Fields<'_>, name: &str, max: u64, report: &mut Report) -> Opti
 fn expressions(fields: Fields<'_>, name: &str, report: &mut Report) -> Option<Vec<Cel>> {
     let accepted = "a list of CEL expressions, [] for none";
     let Some(value) = fields.get(name) else {
-        report.error(fields.place(name), name, Problem::new("is not said", accepted));
+        report.error(fields.place(name), name, Problem::new("is missing", accepted));
         return None;
     };
     let items = match &value.tree {

@@ -1,6 +1,6 @@
 //! Which limits a request matches, and which counter of each.
 
-use tollgate::policy::source::{Evaluated, Scene};
+use tollgate::policy::source::{DescriptorValues, Evaluated};
 
 use super::{LimitadorConfig, LimitadorLimit};
 
@@ -32,7 +32,7 @@ impl LimitadorConfig {
         if limits.is_empty() {
             return Vec::new();
         }
-        let mut scene = Scene::new(descriptors);
+        let mut scene = DescriptorValues::new(descriptors);
         let mut met = Vec::new();
         for limit in limits {
             scene.enter(limit.name.as_deref(), limit.id.as_deref());
@@ -57,7 +57,7 @@ fn holds(evaluated: &Evaluated) -> bool {
 }
 
 /// The values of all variables; `None` when the request lacks one, and the limit does not apply.
-fn values(limit: &LimitadorLimit, scene: &Scene<'_>) -> Option<Vec<Counted>> {
+fn values(limit: &LimitadorLimit, scene: &DescriptorValues<'_>) -> Option<Vec<Counted>> {
     limit
         .variables
         .iter()

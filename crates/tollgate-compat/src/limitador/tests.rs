@@ -32,9 +32,9 @@ fn wrong_files_are_refused_with_every_reason() {
         (format!("- {{namespace: '', max_value: 1, {REST}}}"), &["[0].namespace: has no value"]),
         (format!("- {{namespace: n, max_value: -1, {REST}}}"), &["f:1:29: [0].max_value: -1 is no such number"]),
         (format!("- {{namespace: n, name: basic, max_value: x, {REST}}}"), &["[0] \"basic\".max_value: x is no such number"]),
-        ("- {namespace: n, max_value: 1, conditions: [], variables: []}".to_owned(), &["[0].seconds: is not said"]),
+        ("- {namespace: n, max_value: 1, conditions: [], variables: []}".to_owned(), &["[0].seconds: is missing"]),
         ("- {namespace: n, max_value: 1, seconds: 40000000, conditions: [], variables: []}".to_owned(), &["accepted: a whole number up to 31622400"]),
-        ("- {namespace: n, max_value: 1, seconds: 1}".to_owned(), &["[0].conditions: is not said; accepted: a list", "[0].variables: is not said"]),
+        ("- {namespace: n, max_value: 1, seconds: 1}".to_owned(), &["[0].conditions: is missing; accepted: a list", "[0].variables: is missing"]),
         ("- {namespace: n, max_value: 1, seconds: 1, conditions: x, variables: []}".to_owned(), &["[0].conditions: is a text"]),
         ("- {namespace: n, max_value: 1, seconds: 1, conditions: ['a =='], variables: ['(']}".to_owned(), &["[0].conditions[0]: not CEL", "[0].variables[0]: not CEL"]),
         ("- {namespace: n, max_value: 1, seconds: 1, conditions: ['timestamp(descriptors[0].a)'], variables: []}".to_owned(), &["the function timestamp does not exist"]),
@@ -56,7 +56,7 @@ fn wrong_files_are_refused_with_every_reason() {
 #[test]
 fn odd_files_are_warned_of() {
     let cases = [
-        ("- {namespace: n, seconds: 1, conditions: ~, variables: ~}", "max_value: is not said, so it is 0"),
+        ("- {namespace: n, seconds: 1, conditions: ~, variables: ~}", "max_value: is missing, so it is 0"),
         (
             "- {namespace: n, max_value: 1, seconds: 0, conditions: [], variables: []}",
             "a window of 0 seconds counts nothing",

@@ -115,8 +115,8 @@ impl Outbox {
 fn write_hex(into: &mut BytesMut, number: usize) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digits = (usize::BITS - number.leading_zeros()).div_ceil(4).max(1);
-    for place in (0..digits).rev() {
-        into.extend_from_slice(&[DIGITS[number >> (4 * place) & 15]]);
+    for digit in (0..digits).rev() {
+        into.extend_from_slice(&[DIGITS[number >> (4 * digit) & 15]]);
     }
     into.extend_from_slice(b"\r\n");
 }

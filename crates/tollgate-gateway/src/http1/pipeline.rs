@@ -34,7 +34,7 @@ pub(crate) struct ConnectionState {
     /// Bytes that were read and not yet used, and how many of them were searched for the end of a head.
     read: BytesMut,
     searched: usize,
-    room: usize,
+    read_limit: usize,
     /// The rest of the current request's body, whether its reader still exists, and whether that reader waits for more.
     body: RequestDecoder,
     is_held: bool,
@@ -63,7 +63,7 @@ impl SharedConnection {
             stream,
             read: BytesMut::from(begun),
             searched: 0,
-            room: READ_BYTES,
+            read_limit: READ_BYTES,
             body: RequestDecoder::Over,
             is_held: false,
             is_awaited: false,
@@ -86,13 +86,13 @@ impl SharedConnection {
     }
 
     /// Makes the body of a request that begins now, for the code that answers it.
-    pub(crate) fn coming(&self, body: RequestDecoder) -> Option<Coming> {
-        let mut line = self.lock();
-        (line.grace, line.looking) = (None, None);
-        line.body = body;
-        line.interim = &[];
-        line.is_held = !body.is_over();
-        line.is_held.then(|| Coming { line: self.clone(), left: body.left() })
+    pub(crate) fn coming(&self, body: RequestDecoder) -> Option<IncomingBody> {
+        let mut connection = self.lock();
+        (connection.grace, connection.looking) = (None, None);
+        connection.body = body;
+        connection.interim = &[];
+        connection.is_held = !body.is_over();
+        connection.is_held.then(|| IncomingBody { connection: self.clone(), left: body.left() })
     }
 }
 
@@ -133,7 +133,7 @@ impl ConnectionState {
 
     /// Returns the read buffer to the pool if it is empty.
     fn tidy(&mut self) {
-        if self.read.is_empty() && self.room == READ_BYTES {
+        if self.read.is_empty() && self.read_limit == READ_BYTES {
             buffer_pool::give_read(mem::take(&mut self.read));
         }
     }
@@ -220,7 +220,7 @@ impl ConnectionState {
 
     /// The current request is over, and its answer is written.
     pub(crate) fn turn_ends(&mut self) {
-        self.room = READ_BYTES;
+        self.read_limit = READ_BYTES;
         self.watcher = None;
         self.tidy();
     }
@@ -250,10 +250,10 @@ impl ConnectionState {
         if self.read.capacity() == 0 {
             self.read = buffer_pool::take_read();
         }
-        let mut room = self.read.capacity() - self.read.len();
-        if room < buffer_pool::READ_ROOM_BYTES.max(self.room / 4) {
-            self.read.reserve(self.room);
-            room = self.read.capacity() - self.read.len();
+        let mut read_limit = self.read.capacity() - self.read.len();
+        if read_limit < buffer_pool::READ_ROOM_BYTES.max(self.read_limit / 4) {
+            self.read.reserve(self.read_limit);
+            read_limit = self.read.capacity() - self.read.len();
         }
         let Poll::Ready(read) = pin!(self.stream.read_buf(&mut self.read)).poll(context) else {
             self.tidy();
@@ -261,10 +261,10 @@ impl ConnectionState {
         };
         let read = read?;
         self.has_ended = read == 0;
-        if read == room {
-            self.room = (self.room * 2).min(READ_BYTES_MAX);
-        } else if read < self.room / 4 {
-            self.room = (self.room / 2).max(READ_BYTES);
+        if read == read_limit {
+            self.read_limit = (self.read_limit * 2).min(READ_BYTES_MAX);
+        } else if read < self.read_limit / 4 {
+            self.read_limit = (self.read_limit / 2).max(READ_BYTES);
         }
         Poll::Ready(Ok(read))
     }
@@ -330,13 +330,13 @@ impl ConnectionState {
 }
 
 /// The body of a request that comes on a connection.
-pub(crate) struct Coming {
-    line: SharedConnection,
+pub(crate) struct IncomingBody {
+    connection: SharedConnection,
     /// How much of it is left, where that is known.
     left: Option<u64>,
 }
 
-impl Body for Coming {
+impl Body for IncomingBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -345,12 +345,12 @@ impl Body for Coming {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        let mut line = this.line.lock();
-        let polled = line.poll_body(context);
-        if line.body.is_over() {
+        let mut connection = this.connection.lock();
+        let polled = connection.poll_body(context);
+        if connection.body.is_over() {
             this.left = Some(0);
         } else if this.left.is_some() {
-            this.left = line.body.left();
+            this.left = connection.body.left();
         }
         polled
     }
@@ -364,11 +364,11 @@ impl Body for Coming {
     }
 }
 
-impl Drop for Coming {
+impl Drop for IncomingBody {
     fn drop(&mut self) {
-        let mut line = self.line.lock();
-        (line.is_held, line.is_awaited) = (false, false);
-        line.tell(None);
+        let mut connection = self.connection.lock();
+        (connection.is_held, connection.is_awaited) = (false, false);
+        connection.tell(None);
     }
 }
 
@@ -379,13 +379,13 @@ impl AsyncRead for SharedConnection {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let mut line = self.lock();
-        if line.read.is_empty() {
-            return Pin::new(line.stream()).poll_read(context, into);
+        let mut connection = self.lock();
+        if connection.read.is_empty() {
+            return Pin::new(connection.stream()).poll_read(context, into);
         }
-        let taken = line.read.len().min(into.remaining());
-        into.put_slice(&line.read[..taken]);
-        line.read.advance(taken);
+        let taken = connection.read.len().min(into.remaining());
+        into.put_slice(&connection.read[..taken]);
+        connection.read.advance(taken);
         Poll::Ready(Ok(()))
     }
 }

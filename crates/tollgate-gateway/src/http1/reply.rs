@@ -24,7 +24,7 @@ const SIZE_DIGITS_MAX: usize = 15;
 /// Largest trailer section.
 const TRAILER_BYTES_MAX: usize = 16 << 10;
 
-/// What is wrong with an answer.
+/// The problem with a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BrokenAnswer(pub(crate) &'static str);
 
@@ -204,7 +204,7 @@ fn length(headers: &mut HeaderMap) -> Result<Option<u64>, BrokenAnswer> {
     Ok(length)
 }
 
-/// What is left of a body.
+/// The rest of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResponseDecoder {
     /// This many bytes.
@@ -274,11 +274,11 @@ impl ResponseDecoder {
     }
 
     fn chunked(&mut self, bytes: &mut BytesMut) -> Result<ResponseElement, BrokenAnswer> {
-        while let ResponseDecoder::Chunked(place) = self {
-            if let ChunkPart::Chunk(left) = place {
+        while let ResponseDecoder::Chunked(position) = self {
+            if let ChunkPart::Chunk(left) = position {
                 let Some(chunk) = part(bytes, left) else { return Ok(ResponseElement::More) };
                 if *left == 0 {
-                    *place = ChunkPart::ChunkEnd;
+                    *position = ChunkPart::ChunkEnd;
                     self.skip(bytes)?; // The end may be there already, which saves a read.
                 }
                 return Ok(ResponseElement::Frame(Frame::data(chunk)));
@@ -302,8 +302,8 @@ impl ResponseDecoder {
     fn skip(&mut self, bytes: &mut BytesMut) -> Result<bool, BrokenAnswer> {
         const BROKEN: BrokenAnswer = BrokenAnswer("the chunks of its answer are not as they should be");
         let mut has_moved = false;
-        while let ResponseDecoder::Chunked(place) = self {
-            let next = match place {
+        while let ResponseDecoder::Chunked(position) = self {
+            let next = match position {
                 ChunkPart::Chunk(_) => return Ok(has_moved),
                 ChunkPart::ChunkEnd => match bytes.as_ref() {
                     [b'\r', b'\n', ..] => Some((2, ResponseDecoder::Chunked(ChunkPart::Size))),

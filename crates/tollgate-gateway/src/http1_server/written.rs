@@ -18,7 +18,7 @@ use crate::http1::framing::RequestHead;
 use crate::http1::outbox::{Outbox, write_fields, write_length};
 use crate::http1::pipeline::SharedConnection;
 
-/// What the request says about how it may be answered.
+/// The constraints of the request on its answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResponseOptions {
     /// Whether the request is a `HEAD`.
@@ -125,12 +125,12 @@ impl AnswerWriter {
     /// When that fails.
     pub(super) fn poll(
         &mut self,
-        line: &SharedConnection,
+        connection: &SharedConnection,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), Cut>> {
         loop {
             let gathered = self.gather(context);
-            ready!(self.outbox.poll_empty(line.lock().stream(), &mut self.written, context))
+            ready!(self.outbox.poll_empty(connection.lock().stream(), &mut self.written, context))
                 .map_err(|error| Cut::of(&error))?;
             match self.body {
                 None if self.is_cut => return Poll::Ready(Err(Cut::Lost)),

@@ -17,11 +17,11 @@ const DETAIL_CHARS_MAX: usize = 500;
 pub struct ProblemDetails<'a> {
     /// The problem type: a name that stays.
     pub r#type: &'static str,
-    /// What all problems of this type have in common.
+    /// The title of all problems of this type.
     pub title: &'static str,
     /// The status.
     pub status: u16,
-    /// What would be accepted.
+    /// The accepted values.
     pub detail: &'a str,
     /// Which of several kinds with one type it is.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,7 +63,7 @@ pub(crate) fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {
         Kind::MethodNotAllowed(accepted) => {
             response.headers_mut().insert(ALLOW, HeaderValue::from_static(accepted));
         }
-        // What is left of the body is not read, so the connection is of no further use.
+        // The rest of the body is not read, so the connection cannot be reused.
         Kind::BodyTooSlow => {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::body_budget::Stay;
+use crate::body_budget::BodyReservation;
 use crate::listen::{Allowance, Pace};
 use crate::request_body::RequestBody;
 
@@ -35,7 +35,7 @@ pub(super) struct Source {
     ahead: VecDeque<Frame<Bytes>>,
     ahead_bytes: usize,
     /// The memory that they take while the rest is still to come, and whether the budget refused a part of it.
-    stay: Option<Arc<Stay>>,
+    stay: Option<Arc<BodyReservation>>,
     is_cramped: bool,
     body: RequestBody,
     is_over: bool,
@@ -107,7 +107,7 @@ impl Source {
     }
 
     /// From now on the bytes that are read ahead count towards the memory budget.
-    pub(super) fn stay_in(&mut self, stay: Arc<Stay>) {
+    pub(super) fn stay_in(&mut self, stay: Arc<BodyReservation>) {
         self.is_cramped = !stay.take(self.ahead_bytes);
         self.stay = Some(stay);
     }

@@ -78,7 +78,7 @@ fn client() -> ShareOwner {
     ShareOwner::One(std::net::IpAddr::from([192, 0, 2, 1]))
 }
 
-async fn seconds_until_begun(upload: &Upload, unsent: &Unsent) -> (u64, Result<(), Unbegun>) {
+async fn seconds_until_begun(upload: &Upload, unsent: &Unsent) -> (u64, Result<(), BodyNotStarted>) {
     let begun = Instant::now();
     let result = upload.begin(unsent, client()).await;
     (begun.elapsed().as_secs(), result)
@@ -99,7 +99,7 @@ async fn a_body_begins_when_there_is_something_to_send() {
         let unsent = Unsent::default();
         assert_eq!(seconds_until_begun(&upload, &unsent).await, (seconds, Ok(())), "{length:?}");
         assert!(upload.is_whole(), "it can be sent to any upstream");
-        let sent = upload.lend().collect().await.unwrap().to_bytes();
+        let sent = upload.attempt_body().collect().await.unwrap().to_bytes();
         assert_eq!(&sent[..], b"abcdef");
         assert_eq!(upload.is_whole(), seconds == 10, "what was there as a whole still is");
     }
@@ -116,9 +116,9 @@ async fn a_small_body_can_be_sent_again() {
         send.send(b"def").unwrap();
         drop(send);
         for _ in 0..2 {
-            assert!(upload.lend().frame().await.unwrap().is_ok(), "an attempt that breaks off");
+            assert!(upload.attempt_body().frame().await.unwrap().is_ok(), "an attempt that breaks off");
             assert!(upload.is_whole());
-            assert_eq!(&upload.lend().collect().await.unwrap().to_bytes()[..], b"abcdef");
+            assert_eq!(&upload.attempt_body().collect().await.unwrap().to_bytes()[..], b"abcdef");
         }
     }
     static LARGE: [u8; 65_536] = [b'x'; 65_536];
@@ -126,11 +126,11 @@ async fn a_small_body_can_be_sent_again() {
     send.send(&LARGE).unwrap();
     send.send(b"x").unwrap();
     drop(send);
-    assert_eq!(large.lend().collect().await.unwrap().to_bytes().len(), 65_537);
+    assert_eq!(large.attempt_body().collect().await.unwrap().to_bytes().len(), 65_537);
     assert!(!large.is_whole());
     let (coming, send) = of_length(None);
     send.send(b"x").unwrap();
-    assert!(coming.lend().frame().await.unwrap().is_ok());
+    assert!(coming.attempt_body().frame().await.unwrap().is_ok());
     assert!(!coming.is_whole());
     drop(send);
 }
@@ -141,7 +141,7 @@ async fn a_small_body_can_be_sent_again() {
 async fn a_body_that_does_not_begin_is_given_up() {
     let unsent = Unsent::default();
     let (upload, send) = of_length(Some(1_000));
-    assert_eq!(seconds_until_begun(&upload, &unsent).await, (20, Err(Unbegun::Fault(Fault::TooSlow))));
+    assert_eq!(seconds_until_begun(&upload, &unsent).await, (20, Err(BodyNotStarted::Fault(Fault::TooSlow))));
     drop(send);
     let (upload, send) = of_length(Some(1_000));
     tokio::spawn(async move {
@@ -150,14 +150,14 @@ async fn a_body_that_does_not_begin_is_given_up() {
         }
     });
     let (seconds, result) = seconds_until_begun(&upload, &unsent).await;
-    assert!((20..30).contains(&seconds) && result == Err(Unbegun::Fault(Fault::TooSlow)), "{seconds}");
+    assert!((20..30).contains(&seconds) && result == Err(BodyNotStarted::Fault(Fault::TooSlow)), "{seconds}");
     assert_eq!(upload.fault(), Some(Fault::TooSlow));
 }
 
 /// If the memory budget has no room for the whole of a small body, the request takes its slot with what has come. If
 /// too many requests wait for their bodies, it is refused. Other clients have their own share of both.
 #[tokio::test(start_paused = true)]
-async fn what_is_awaited_is_bounded() {
+async fn waits_for_an_upload_are_bounded() {
     let unsent = Unsent { requests: ClientShares::new(4, 2), bytes: BodyBudget::of(8 * 2) };
     let (upload, send) = of_length(Some(6));
     send.send(b"abc").unwrap();
@@ -170,7 +170,7 @@ async fn what_is_awaited_is_bounded() {
     let other_client = ShareOwner::One(std::net::IpAddr::from([192, 0, 2, 2]));
     let rest = async {
         tokio::task::yield_now().await;
-        assert_eq!(third.begin(&unsent, client()).await, Err(Unbegun::Full(Full::Client)));
+        assert_eq!(third.begin(&unsent, client()).await, Err(BodyNotStarted::Full(Full::Client)));
         let sent = async { other.send(b"x").unwrap() };
         assert_eq!(tokio::join!(fourth.begin(&unsent, other_client), sent).0, Ok(()));
     };
@@ -189,7 +189,7 @@ async fn the_pace_holds_until_the_answer() {
     send.send(b"x").unwrap();
     upload.begin(&Unsent::default(), client()).await.unwrap();
     let begun = Instant::now();
-    assert!(upload.lend().collect().await.is_err());
+    assert!(upload.attempt_body().collect().await.is_err());
     assert_eq!((begun.elapsed().as_secs(), upload.fault()), (20, Some(Fault::TooSlow)));
     drop(send);
     let (upload, send) = of_length(None);
@@ -198,5 +198,5 @@ async fn the_pace_holds_until_the_answer() {
         sleep(Duration::from_secs(3_600)).await;
         send.send(b"late").unwrap();
     });
-    assert_eq!(&upload.lend().collect().await.unwrap().to_bytes()[..], b"late");
+    assert_eq!(&upload.attempt_body().collect().await.unwrap().to_bytes()[..], b"late");
 }

@@ -72,9 +72,7 @@ impl Fields {
             None if index == 0 => Err(Broken::Ill("a field without an index")),
             // The static table has no entry for the status of a call.
             None => Ok(Field::Other),
-            Some(recent) => {
-                self.recent.get(recent).copied().ok_or(Broken::Ill("a field that was never said"))
-            }
+            Some(recent) => self.recent.get(recent).copied().ok_or(Broken::Ill("an unknown field index")),
         }
     }
 
@@ -173,7 +171,7 @@ mod tests {
         let status = literal(0x40, [(true, STATUS[1]), (true, ZERO[1])]);
         assert_eq!(fields.read(&status), Ok(Field::Fine));
         assert_eq!(fields.read(&[0xbe]), Ok(Field::Fine));
-        assert_eq!(fields.read(&[0xbf]), Err(Broken::Ill("a field that was never said")));
+        assert_eq!(fields.read(&[0xbf]), Err(Broken::Ill("an unknown field index")));
         // A new size of the table, and a date: index 33 of the static table.
         assert_eq!(fields.read(b"\x3f\xe1\x1f\x61\x03now"), Ok(Field::Other));
         assert_eq!(fields.read(&[0xbe]), Ok(Field::Other));
@@ -188,7 +186,7 @@ mod tests {
 
     /// A block that ends too early, or never, is refused.
     #[test]
-    fn what_is_cut_off_is_refused() {
+    fn truncated_fields_are_refused() {
         let block = literal(0x40, [(true, STATUS[1]), (true, ZERO[1])]);
         for end in 1..block.len() {
             assert!(read(&block[..end]).is_err(), "{end}");

@@ -1,4 +1,4 @@
-//! What the server allows: how many concurrent calls, and how many bytes.
+//! The limits of the server: how many concurrent calls, and how many bytes.
 
 use super::frame::{Broken, PAYLOAD_BYTES_MAX};
 use super::request::WINDOW_BYTES;
@@ -7,7 +7,7 @@ use super::request::WINDOW_BYTES;
 const CALLS: u16 = 3;
 const CALL_BYTES: u16 = 4;
 
-/// What the server allows.
+/// The limits of the server.
 #[derive(Debug)]
 pub(super) struct Permits {
     /// Whether its settings have come.

@@ -1,4 +1,4 @@
-//! What the client sends: the preface, and requests whose header block is the same bytes each time, because nothing in
+//! Messages of the client: the preface, and requests whose header block is the same bytes each time, because nothing in
 //! it refers to earlier fields.
 
 use std::net::SocketAddr;

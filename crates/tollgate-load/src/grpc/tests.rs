@@ -83,7 +83,7 @@ fn conversation() -> BytesMut {
 
 /// The input means the same wherever the network splits it.
 #[test]
-fn what_comes_in_pieces_means_the_same() {
+fn messages_in_pieces_are_read_alike() {
     let whole = conversation();
     for piece in 1..=whole.len() {
         let mut calls = Calls::new(question().verdict());
@@ -198,7 +198,7 @@ fn nonsense_is_refused() {
 
 /// The client never exceeds what the server allows: neither in calls, nor in bytes, nor in the size of a call.
 #[test]
-fn what_the_server_permits_is_kept() {
+fn settings_of_the_server_are_obeyed() {
     let mut calls = asked(0);
     let mut settings = BytesMut::new();
     put(&mut settings, Kind::Settings, 0, 0, &[0, 3, 0, 0, 0, 2, 0, 4, 0, 1, 0, 0]);
@@ -340,7 +340,7 @@ async fn a_goodbye_between_calls_is_no_error() {
 
 /// A gRPC error is counted as an error, and so is an unknown method.
 #[tokio::test]
-async fn errors_are_told_from_denials() {
+async fn errors_are_counted_apart_from_denials() {
     let (address, _stop) = served(1).await;
     let question = LoadRequest::Grpc { path: "/no.Service/Method".to_owned(), rest: bytes::Bytes::new() };
     let mut connection = Connection::open(address, &question).await.unwrap();

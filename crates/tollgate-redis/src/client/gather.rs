@@ -12,7 +12,7 @@ use crate::shard::queue::QueuedRequest;
 type Gathered = Vec<(Arc<Dispatcher>, Arc<Shard>, Vec<QueuedRequest>)>;
 
 thread_local! {
-    /// What this thread gathers now. It is set during one synchronous call, so no other task sees it.
+    /// The batch that this thread gathers now. It is set during one synchronous call, so no other task sees it.
     static GATHERED: RefCell<Option<Gathered>> = const { RefCell::new(None) };
 }
 

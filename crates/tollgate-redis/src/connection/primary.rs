@@ -30,7 +30,7 @@ pub(crate) struct Sentinels {
     pub(crate) cache: Mutex<SentinelCache>,
 }
 
-/// What a sentinel last answered.
+/// The last answer of a sentinel.
 #[derive(Default)]
 pub(crate) struct SentinelCache {
     connection: Option<Connection>,

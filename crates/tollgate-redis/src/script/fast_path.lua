@@ -7,7 +7,7 @@ do
   local answers, lives, firsts, others, uses, known, spans = {}, nil, nil, nil, nil, nil, nil
   local before, charges, count, first = nil, nil, 0, 0
   -- A single bucket, the most common request: its fields are kept in locals.
-  local alone, tag, keep, charged, gain, credits, shape, price_alone
+  local alone, tag, keep, charged, gain, credits, shape, unit_credits_alone
   -- Whether the request lends. Then the seconds of a charge hold the maximum to lend.
   local lends, due, part, report = false, nil, nil, nil
   for index = 1, requests do
@@ -20,16 +20,16 @@ do
     if body ~= before and #body == (lends and 52 + WANT_BYTES or 52) and (lends or byte(body, 1) == CHARGE) and byte(body, 2) == 1
       and byte(body, 3) == RESERVOIR
     then
-      local _, _, origin, cost, price, units, at_once
-      _, _, origin, tag, keep, cost, gain, price, units, at_once = unpack_at('<BBBc3I4ddddd', body, 3)
+      local _, _, origin, cost, unit_credits, units, immediate_units
+      _, _, origin, tag, keep, cost, gain, unit_credits, units, immediate_units = unpack_at('<BBBc3I4ddddd', body, 3)
       if not (origin == 0 and cost >= 0 and cost <= EXACT + 1 and cost % 1 == 0
-        and gain >= 1 and gain % 1 == 0 and price >= 1 and price % 1 == 0 and units >= 1 and units % 1 == 0
-        and at_once >= 0 and at_once <= units and at_once % 1 == 0 and units * price + gain <= EXACT)
+        and gain >= 1 and gain % 1 == 0 and unit_credits >= 1 and unit_credits % 1 == 0 and units >= 1 and units % 1 == 0
+        and immediate_units >= 0 and immediate_units <= units and immediate_units % 1 == 0 and units * unit_credits + gain <= EXACT)
       then
         break
       end
-      charged, credits, shape, before, alone = cost * price, units * price, tag .. '%016d', body, true
-      price_alone = price
+      charged, credits, shape, before, alone = cost * unit_credits, units * unit_credits, tag .. '%016d', body, true
+      unit_credits_alone = unit_credits
       if lends then
         due, part, report = want_at(body, 53)
         if not due then break end
@@ -101,8 +101,8 @@ do
         left = missing
       elseif lends then
         lent = credits - left
-        lent = due_of((lent - lent % price_alone) / price_alone, keep, due, part)
-        left = left + lent * price_alone
+        lent = due_of((lent - lent % unit_credits_alone) / unit_credits_alone, keep, due, part)
+        left = left + lent * unit_credits_alone
       end
       -- A state clamped after a step of the clock is written, so that the step costs one interval.
       if left ~= missing or is_clamped then
@@ -126,7 +126,7 @@ do
       -- The missing credits determine the outcome.
       if lends then
         local demand_at = places and places[first] or first
-        local reports, demand = weigh(held[demand_at], report, (credits - left - (credits - left) % price_alone) * 2 < credits)
+        local reports, demand = weigh(held[demand_at], report, (credits - left - (credits - left) % unit_credits_alone) * 2 < credits)
         if reports then
           lives = lives or {}
           held[demand_at], lives[demand_at] = reports, DEMAND_SECONDS

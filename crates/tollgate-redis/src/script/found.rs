@@ -19,7 +19,7 @@ enum FoundCounter<'c> {
     Sliding(&'c sliding_window::SlidingWindow, sliding_window::State),
 }
 
-/// What the script's reply holds for each counter.
+/// The part of the script's reply for each counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Contents {
     Counters,
@@ -37,7 +37,7 @@ pub(super) fn lent(bytes: &[u8], charges: &[Charge<'_>]) -> Option<Lent> {
     read(bytes, each(charges), Contents::CountersAndLoans)
 }
 
-/// What one counter lent, without a charge.
+/// The units that one counter lent, without a charge.
 pub(super) fn lent_by(bytes: &[u8], quota: &Quota) -> Option<Lent> {
     read(bytes, [(quota, 0, Enforcement::Enforced)].into_iter(), Contents::CountersAndLoans)
 }

@@ -29,7 +29,7 @@ pub(crate) struct ScriptRequest<'c> {
     now: Timestamp,
     bounds: CalendarBounds,
     origins: SmallVec<[Origin; 6]>,
-    /// What to lend of each charge, for [`Operation::Lend`].
+    /// The units to lend for each charge, for [`Operation::Lend`].
     wants: &'c [LeaseRequest],
     sends: u32,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Lent {
     pub(crate) now: Timestamp,
 }
 
-/// What a reply means for its request.
+/// The meaning of a reply for its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(
     clippy::large_enum_variant,
@@ -52,7 +52,7 @@ pub(crate) struct Lent {
 pub(crate) enum ScriptResponse {
     /// The answers of a charge.
     Answers(Answers),
-    /// What was lent.
+    /// The lent units.
     Lent(Lent),
     /// The operation succeeded without a result.
     Done,

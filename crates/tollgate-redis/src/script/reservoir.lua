@@ -24,8 +24,8 @@ kinds[RESERVOIR] = function()
     return tag .. format('%016d.%d', tick, fraction)
   end
 
-  local function charge_reservoir(state, tag, cost, gain, price, units, at_once)
-    local credits = units * price
+  local function charge_reservoir(state, tag, cost, gain, unit_credits, units, immediate_units)
+    local credits = units * unit_credits
     local missing = missing_at(state, now, gain, credits)
     if not missing then return MALFORMED end
     local left, verdict, time = missing, ALLOW, 0
@@ -33,14 +33,14 @@ kinds[RESERVOIR] = function()
     if cost > units then
       verdict = NEVER
     else
-      local short = cost * price - (credits - missing)
+      local short = cost * unit_credits - (credits - missing)
       if short > 0 then
         rest = short % gain
         verdict, time = DENY, (short - rest) / gain
         if rest > 0 then time = time + 1 end
       else
-        left = missing + cost * price
-        local queued = left - at_once * price
+        left = missing + cost * unit_credits
+        local queued = left - immediate_units * unit_credits
         if cost > 0 and queued > 0 then
           rest = queued % gain
           verdict, time = WAIT, (queued - rest) / gain
@@ -52,10 +52,10 @@ kinds[RESERVOIR] = function()
     local reset = (left - rest) / gain
     if rest > 0 then reset = reset + 1 end
     local available = credits - left
-    local beyond = available % price
+    local beyond = available % unit_credits
     local next_unit = 0
     if left > 0 then
-      local to_next = price - beyond
+      local to_next = unit_credits - beyond
       rest = to_next % gain
       next_unit = (to_next - rest) / gain
       if rest > 0 then next_unit = next_unit + 1 end
@@ -67,17 +67,17 @@ kinds[RESERVOIR] = function()
       next_state = lacking(tag, left, gain, now)
       if next_state == state then next_state = nil end
     end
-    return verdict, time, (available - beyond) / price, next_unit, reset, next_state, now + reset
+    return verdict, time, (available - beyond) / unit_credits, next_unit, reset, next_state, now + reset
   end
 
   local kind = { charge = charge_reservoir }
 
   -- What was refilled since the charge is not refunded again.
-  function kind.refund(state, at, charged, units, gain, price, full)
-    local credits = full * price
+  function kind.refund(state, at, charged, units, gain, unit_credits, full)
+    local credits = full * unit_credits
     local missing = missing_at(state, at, gain, credits)
     if not missing then return nil end
-    local back = (units < full and units or full) * price
+    local back = (units < full and units or full) * unit_credits
     local elapsed = charged < 0 and -1 - charged or at - charged
     if elapsed > 0 then back = back - elapsed * gain end
     if back > 0 then missing = missing - back end
@@ -88,11 +88,11 @@ kinds[RESERVOIR] = function()
     return lacking(sub(state, 1, 3), missing, gain, at), idle
   end
 
-  function kind.debit(state, tag, units, gain, price, full)
-    local credits = full * price
+  function kind.debit(state, tag, units, gain, unit_credits, full)
+    local credits = full * unit_credits
     local missing = missing_at(state, now, gain, credits)
     if not missing then return nil end
-    missing = units >= full and credits or missing + units * price
+    missing = units >= full and credits or missing + units * unit_credits
     if missing > credits then missing = credits end
     local fraction = missing % gain
     local idle = now + (missing - fraction) / gain
@@ -102,31 +102,31 @@ kinds[RESERVOIR] = function()
 
   -- The credits that a bucket lacks when its quota becomes active: available units are kept up to its capacity, and a
   -- fraction of a unit is rounded down.
-  function kind.inherit(state, old, at, tag, gain, price, units)
-    local old_price, old_credits = old[3], old[4] * old[3]
+  function kind.inherit(state, old, at, tag, gain, unit_credits, units)
+    local old_unit_credits, old_credits = old[3], old[4] * old[3]
     -- Further ahead than the old quota allows: another node has since counted under it, so the state is read at the
     -- current time.
     local tick = at < now and tonumber(sub(state, 4, 19))
     if tick and (tick - at) * old[2] > old_credits then at = now end
     local missing = missing_at(state, at, old[2], old_credits)
     if not missing then return nil end
-    if old[2] == gain and old_price == price and old[4] == units then return tag .. sub(state, 4) end
+    if old[2] == gain and old_unit_credits == unit_credits and old[4] == units then return tag .. sub(state, 4) end
     if missing > 0 then
       local available = old_credits - missing
-      local rest = available % old_price
-      local available_units = (available - rest) / old_price
+      local rest = available % old_unit_credits
+      local available_units = (available - rest) / old_unit_credits
       if available_units >= units then
         missing = 0
       else
-        missing = units * price - available_units * price - multiply_divide(rest, price, old_price)
+        missing = units * unit_credits - available_units * unit_credits - multiply_divide(rest, unit_credits, old_unit_credits)
         if missing < 0 then missing = 0 end
       end
     end
     return lacking(tag, missing, gain, at)
   end
 
-  function kind.exhausted(tag, gain, price, units)
-    return lacking(tag, units * price, gain, now)
+  function kind.exhausted(tag, gain, unit_credits, units)
+    return lacking(tag, units * unit_credits, gain, now)
   end
 
   return kind

@@ -83,7 +83,7 @@ mod tests {
 
     /// Each setting is read by the library's name for it, and missing settings keep their defaults.
     #[test]
-    fn what_is_said_counts() {
+    fn settings_are_read_by_name() {
         let (policy, problems) = compiled(
             "{dialects: [x-ratelimit-delta], disclosure: denied-only, anonymous: full, denied: 503}",
         );
@@ -117,7 +117,7 @@ mod tests {
 
     /// All problems are reported at once, with what would be accepted.
     #[test]
-    fn what_is_wrong_is_told() {
+    fn problems_name_the_field_and_the_accepted_values() {
         let (_, problems) =
             compiled("{dialects: [x, none, stripe], disclosure: often, anonymous: all, denied: 200}");
         for (problem, field) in

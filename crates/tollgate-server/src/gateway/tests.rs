@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc as steps, watch};
 use tollgate::{Clock, Engine, MemoryStore, Policy};
-use tollgate_gateway::{RoutePlan, Taking, connection};
+use tollgate_gateway::{RequestSettings, RoutePlan, connection};
 
 use super::build;
 use crate::listen::{self, FdBudget, Handshake};
@@ -48,11 +48,11 @@ async fn stopping(
     let service = Arc::new(Service::new(engine, clock.clone()));
     let route = RoutePlan::of_flag(&format!("http://{upstream}").parse().unwrap());
     let (budget, upstreams) = FdBudget::new(1, listen::GatewayListener::Present);
-    let gateway = build(&[route], Taking::default(), &service, &upstreams).unwrap();
+    let gateway = build(&[route], RequestSettings::default(), &service, &upstreams).unwrap();
     let listener = listen::bind("127.0.0.1:0".parse().unwrap(), "--gateway").await.unwrap();
     address.send(listener.local_addr().unwrap()).unwrap();
     let (stop, stopped) = watch::channel(false);
-    let limit = budget.public_connection_limit(Taking::default().bound());
+    let limit = budget.public_connection_limit(RequestSettings::default().bound());
     let serving = tokio::spawn(listen::serve(
         listener,
         limit,

@@ -199,7 +199,7 @@ mod tests {
     /// A call is a POST with a gRPC content type in any spelling. Any other request gets an HTTP or gRPC error that its
     /// client understands.
     #[test]
-    fn calls_are_told_apart() {
+    fn other_requests_than_calls_are_refused() {
         let answered = |method: &Method, kind: &str| {
             let headers = HeaderMap::from_iter([(CONTENT_TYPE, kind.parse().unwrap())]);
             no_call(method, &headers).map(|reply| {

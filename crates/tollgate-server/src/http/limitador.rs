@@ -11,13 +11,13 @@ use tollgate::store::Store;
 use tollgate_compat::limitador::answer::{Action, Asked, headers};
 use tollgate_compat::limitador::{LimitadorConfig, LimitadorLimit};
 use tollgate_compat::{self as compat, ActiveConfig};
+use tollgate_tower::unique_json::UniqueValue;
 
 use super::answer::{CompatAnswer, CompatBody, Handler, HttpAnswer};
-use crate::distinct_json;
 use crate::json_error;
 use crate::problem::{Kind, Problem};
 use crate::reload::Reloader;
-use crate::service::compat::Ruled;
+use crate::service::compat::CompatOutcome;
 use crate::time_text::rfc3339;
 use tollgate_tower::attributes::path::escaped;
 
@@ -37,7 +37,8 @@ impl<S: Store> Handler<'_, S> {
     /// Checks, reports, or both.
     pub(super) async fn limitador(&self, action: Action, body: &[u8]) -> Result<HttpAnswer, Problem> {
         let compat = self.active_limitador()?;
-        let body: Result<LimitadorBody, _> = distinct_json::value(body).and_then(serde_json::from_value);
+        let body: Result<LimitadorBody, _> =
+            serde_json::from_slice(body).and_then(|UniqueValue(body)| serde_json::from_value(body));
         let body = body.map_err(|error| {
             let accepted = r#"{"namespace": "shop", "values": {"user": "u1"}, "delta": 1}"#;
             Problem::invalid(json_error::explained(&error, &accepted))
@@ -47,8 +48,8 @@ impl<S: Store> Handler<'_, S> {
             Asked { namespace: &body.namespace, descriptors: vec![&entries], delta: body.delta, action };
         let ruled = self.service.decide_limitador(&compat, &asked, self.service.now()).await;
         let (is_limited, loads) = match ruled.ok_or_else(|| absent(Some(&compat)))? {
-            Ruled::Blocked => (true, Vec::new()),
-            Ruled::Decided { is_refused, limits } => (is_refused, limits.loads),
+            CompatOutcome::Blocked => (true, Vec::new()),
+            CompatOutcome::Decided { is_refused, limits } => (is_refused, limits.loads),
         };
         let shows = action == Action::CheckAndReport
             && body.response_headers.is_some_and(|version| version.eq_ignore_ascii_case("DraftVersion03"));

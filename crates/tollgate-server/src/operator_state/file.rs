@@ -9,7 +9,7 @@ use tollgate::policy::Mode;
 use tollgate::store::Store;
 use tollgate::time::WallOffset;
 use tollgate::{
-    Block, CheckRequest, CredentialDigest, Engine, LimitOverride, RequestError, Ruled, Timestamp,
+    Block, CheckRequest, CredentialDigest, Engine, ExpiringOverride, LimitOverride, RequestError, Timestamp,
 };
 use tollgate_overload::Controller;
 
@@ -30,7 +30,7 @@ const BLOCK_ID: &str = "block:";
 #[serde(deny_unknown_fields)]
 pub(crate) struct OperatorState {
     /// The override of all limits.
-    all: Option<RuledEntry>,
+    all: Option<ExpiringOverrideEntry>,
     /// The overrides of single limits.
     limits: Vec<LimitEntry>,
     blocks: Vec<BlockEntry>,
@@ -44,7 +44,7 @@ pub(crate) struct OperatorState {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RuledEntry {
+struct ExpiringOverrideEntry {
     ruling: OverrideEntry,
     until: Micros,
 }
@@ -65,7 +65,7 @@ struct Micros(u64);
 #[serde(deny_unknown_fields)]
 struct LimitEntry {
     name: String,
-    ruled: RuledEntry,
+    ruled: ExpiringOverrideEntry,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,8 +81,8 @@ impl Micros {
     }
 }
 
-impl From<Ruled> for RuledEntry {
-    fn from(Ruled { kind, until }: Ruled) -> Self {
+impl From<ExpiringOverride> for ExpiringOverrideEntry {
+    fn from(ExpiringOverride { kind, until }: ExpiringOverride) -> Self {
         let ruling = match kind {
             LimitOverride::Off => OverrideEntry::Off,
             LimitOverride::Shadow => OverrideEntry::Shadow,
@@ -92,8 +92,8 @@ impl From<Ruled> for RuledEntry {
     }
 }
 
-impl From<RuledEntry> for Ruled {
-    fn from(RuledEntry { ruling, until }: RuledEntry) -> Self {
+impl From<ExpiringOverrideEntry> for ExpiringOverride {
+    fn from(ExpiringOverrideEntry { ruling, until }: ExpiringOverrideEntry) -> Self {
         let kind = match ruling {
             OverrideEntry::Off => LimitOverride::Off,
             OverrideEntry::Shadow => LimitOverride::Shadow,
@@ -144,7 +144,7 @@ impl OperatorState {
     pub(super) fn of<S: Store>(engine: &Engine<S>, shedder: Option<&Shedder>, now: Timestamp) -> Self {
         let (all, single) = engine.operator().overrides(now).list();
         Self {
-            all: all.map(RuledEntry::from),
+            all: all.map(ExpiringOverrideEntry::from),
             limits: single
                 .into_iter()
                 .map(|(name, ruled)| LimitEntry { name, ruled: ruled.into() })
@@ -157,7 +157,7 @@ impl OperatorState {
 
     /// The overrides and blocks as items.
     pub(super) fn items(&self) -> HeldItems {
-        let ruled = |id: String, ruled: &RuledEntry| held(id, ruled.until, &ruled.ruling);
+        let ruled = |id: String, ruled: &ExpiringOverrideEntry| held(id, ruled.until, &ruled.ruling);
         let single = |kind: &'static str| {
             move |limit: &LimitEntry| ruled(format!("{kind}{}", limit.name), &limit.ruled)
         };
@@ -173,7 +173,7 @@ impl OperatorState {
         let mut state = Self::default();
         for (id, HeldItem { until, text }) in items {
             let until = Micros(*until);
-            let ruled = || Some(RuledEntry { ruling: serde_json::from_str(text).ok()?, until });
+            let ruled = || Some(ExpiringOverrideEntry { ruling: serde_json::from_str(text).ok()?, until });
             let entry = |name: &str| Some(LimitEntry { name: name.to_owned(), ruled: ruled()? });
             if id == ALL_ID {
                 state.all = ruled();
@@ -210,7 +210,8 @@ impl OperatorState {
         }
         if (&self.all, &self.limits) != (&held.all, &held.limits) {
             let single = self.limits.into_iter().map(|limit| (limit.name, limit.ruled.into())).collect();
-            let ruled = engine.operator().resume_overrides((self.all.map(Ruled::from), single), now);
+            let ruled =
+                engine.operator().resume_overrides((self.all.map(ExpiringOverride::from), single), now);
             refused.extend(ruled.err().map(|error| error.to_string()));
         }
         let Some(shedder) = shedder else { return refused };
@@ -290,7 +291,7 @@ impl OperatorState {
         now: Timestamp,
     ) -> Vec<String> {
         let single = self.limits.into_iter().map(|limit| (limit.name, limit.ruled.into())).collect();
-        let ruled = engine.operator().resume_overrides((self.all.map(Ruled::from), single), now);
+        let ruled = engine.operator().resume_overrides((self.all.map(ExpiringOverride::from), single), now);
         let mut refused: Vec<String> = ruled.err().map(|error| error.to_string()).into_iter().collect();
         for block in &self.blocks {
             refused.extend(block.apply(engine, now).err());
@@ -317,7 +318,7 @@ fn ruled_controllers(shedder: &Shedder, now: Timestamp) -> Vec<LimitEntry> {
     let ruled = |controller: Controller| {
         let (mode, until) = shedder.switch(controller, |switch| switch.active_override(now)).flatten()?;
         let ruling = if mode == Mode::Shadow { OverrideEntry::Shadow } else { OverrideEntry::Off };
-        let ruled = RuledEntry { ruling, until: Micros(until.unix_micros()) };
+        let ruled = ExpiringOverrideEntry { ruling, until: Micros(until.unix_micros()) };
         Some(LimitEntry { name: controller.as_str().to_owned(), ruled })
     };
     Controller::ALL.into_iter().filter_map(ruled).collect()
@@ -372,7 +373,10 @@ mod tests {
         let engine = engine("limits: [{name: a, rate: 1/h}, {name: b, by: [k], rate: 1/h}]");
         let until = |seconds| T0 + Ticks::from_secs(seconds);
         let rule = |scope, ruling, seconds| {
-            engine.operator().set_override(scope, Ruled { kind: ruling, until: until(seconds) }, T0).unwrap();
+            engine
+                .operator()
+                .set_override(scope, ExpiringOverride { kind: ruling, until: until(seconds) }, T0)
+                .unwrap();
         };
         rule(Scope::All, LimitOverride::Shadow, 10);
         rule(Scope::Limit("a"), LimitOverride::Off, 20);

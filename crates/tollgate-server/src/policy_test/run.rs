@@ -47,7 +47,8 @@ pub(super) fn engine(policy: Policy, start: Timestamp) -> Engine {
 pub(super) fn run(policy: Policy, cases: &[&TestCase]) -> Vec<CaseResult> {
     let start = cases.iter().map(|case| case.start).min().unwrap_or_default();
     let first = engine(policy, start);
-    let fresh = |case: &TestCase| first.maintenance().candidate(first.policy(), MEMORY_BYTES, case.start);
+    let fresh =
+        |case: &TestCase| first.maintenance().siblings().candidate(first.policy(), MEMORY_BYTES, case.start);
     cases.iter().map(|case| run_case(case, &fresh(case))).collect()
 }
 

@@ -2,9 +2,9 @@
 //! numbers or text, and defaults left out.
 
 use serde_json::{Map, Number, Value, json};
+use tollgate_tower::unique_json::UniqueValue;
 
 use super::{Answer, Code, Descriptor, NO_LIMIT_APPLIES, Override, Question, Status, Unit};
-use crate::distinct_json;
 use crate::json_error;
 use crate::request_json::whole;
 
@@ -17,8 +17,8 @@ const ACCEPTED: &str =
 
 /// Parses the request in a body.
 pub(crate) fn question(body: &[u8]) -> Result<Question, String> {
-    let document: Value =
-        distinct_json::value(body).map_err(|error| json_error::explained(&error, &ACCEPTED))?;
+    let UniqueValue(document) =
+        serde_json::from_slice(body).map_err(|error| json_error::explained(&error, &ACCEPTED))?;
     let mut fields = MessageFields::of(&document, "")?;
     let question = Question {
         domain: fields.text("domain", "domain")?,

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 use tollgate::policy::glob::Glob;
-use tollgate::policy::{Condition, Cost, Grant, Limit, Sense};
+use tollgate::policy::{Condition, Cost, Grant, Limit, Negation};
 use tollgate::{CheckRequest, Policy, Quota};
 
 /// Maximum number of limits that are examined. A policy without a suitable one among these gets no sample.
@@ -66,9 +66,9 @@ fn attributes(limit: &Limit) -> Option<Map<String, Value>> {
     }
     for condition in limit.when() {
         let (name, choices) = match condition {
-            Condition::OneOf { name, choices, sense: Sense::Is } => (name, choices),
+            Condition::OneOf { name, choices, sense: Negation::Is } => (name, choices),
             // It holds without the attribute, and probably with the value above.
-            Condition::OneOf { sense: Sense::IsNot, .. } => continue,
+            Condition::OneOf { sense: Negation::IsNot, .. } => continue,
             Condition::Holds(_) => return None,
         };
         let network = choices.networks().first().map(|network| network.first().to_string());

@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tollgate::Clock;
-use tollgate_gateway::{RoutePlan, Taking};
+use tollgate_gateway::{RequestSettings, RoutePlan};
 
 use super::settings::ListenAddresses;
 use crate::control::ControlPlane;
@@ -22,7 +22,7 @@ use crate::{grpc, http, resp};
 pub(super) struct Proxying {
     /// Without any route there is no gateway.
     pub(super) routes: Vec<RoutePlan>,
-    pub(super) taking: Taking,
+    pub(super) taking: RequestSettings,
 }
 
 /// Addresses that are bound and not yet served.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tollgate::time::TICKS_PER_SECOND;
-use tollgate::{Clock, LimitOverride, Ruled, Timestamp};
+use tollgate::{Clock, ExpiringOverride, LimitOverride, Timestamp};
 
 use super::settings::TraceSettings;
 use crate::control::ControlPlane;
@@ -131,7 +131,7 @@ fn callers(control: &ControlPlane) -> Vec<Sample> {
 /// How many limits an operator has switched off. An override of all limits counts as one.
 fn operated(service: &Service, now: Timestamp) -> [Sample; 1] {
     let (all, single) = service.engine.operator().overrides(now).list();
-    let is_off = |ruled: &Ruled| ruled.kind == LimitOverride::Off;
+    let is_off = |ruled: &ExpiringOverride| ruled.kind == LimitOverride::Off;
     let killed =
         all.iter().chain(single.iter().map(|(_, ruled)| ruled)).filter(|ruled| is_off(ruled)).count();
     [Sample::new(&names::KILL_SWITCHES, killed as u64)]

@@ -26,7 +26,8 @@ pub(super) fn start(plan: Plan, engine: &Engine<Stores>, clock: &Clock) -> Resul
     let policy = policy.map_err(|error| format!("overload.fleet: {error}"))?;
     match (engine.store(), policy) {
         (Stores::Redis(fleet), Some(policy)) if is_of_fleet => {
-            let capacity = Arc::new(engine.maintenance().sibling(policy, Stores::Redis(Arc::clone(fleet))));
+            let capacity =
+                Arc::new(engine.maintenance().siblings().sibling(policy, Stores::Redis(Arc::clone(fleet))));
             let shedder = Arc::new(shedder.counting(Arc::clone(&capacity)));
             Ok(Shedding { shedder, capacity: Some(capacity) })
         }

@@ -127,7 +127,7 @@ pub(crate) struct PutBack {
     /// Entries that were restored.
     pub(crate) kept: u64,
     /// Entries without room: the counters of their keys start empty.
-    pub(crate) no_room: u64,
+    pub(crate) dropped: u64,
 }
 
 impl CounterTable {
@@ -181,7 +181,7 @@ impl CounterTable {
             }
             match self.shard(hash).put_back(*hash, instant, now) {
                 Ok(()) => put_back.kept += 1,
-                Err(ShardFull) => put_back.no_room += 1,
+                Err(ShardFull) => put_back.dropped += 1,
             }
         }
         Ok(put_back)
@@ -281,7 +281,7 @@ mod tests {
 
     /// The two commands count the same key separately. Two limits of one command count it together, as in redis-cell.
     #[test]
-    fn keys_are_told_apart() {
+    fn keys_have_separate_counters() {
         let cells = cells(1 << 20);
         let left = |asker, key: &[u8]| cells.charge(asker, key, &hourly(), NOW, 1).0.remaining;
         assert_eq!([left(ThrottleCommand::Cell, b"k"), left(ThrottleCommand::Cell, b"k")], [1, 0]);
@@ -362,8 +362,8 @@ mod tests {
     fn put_back(pieces: &[Vec<u8>], bytes: u64, taken_at: i64, now: i64) -> (CounterTable, PutBack) {
         let (table, mut all) = (CounterTable::new(bytes), PutBack::default());
         for piece in pieces {
-            let PutBack { kept, no_room } = table.put_back(piece, taken_at, now).unwrap();
-            all = PutBack { kept: all.kept + kept, no_room: all.no_room + no_room };
+            let PutBack { kept, dropped } = table.put_back(piece, taken_at, now).unwrap();
+            all = PutBack { kept: all.kept + kept, dropped: all.dropped + dropped };
         }
         (table, all)
     }
@@ -378,21 +378,21 @@ mod tests {
 
     /// Saved entries are restored, also into a table of another size. Past entries are neither saved nor restored.
     #[test]
-    fn what_was_written_is_there_again() {
+    fn a_restored_counter_equals_the_written_one() {
         let cells = cells(1 << 20);
         filled(&cells, 2_500);
         let pieces: Vec<Vec<u8>> = cells.table.pieces(NOW).collect();
         assert_eq!(pieces.iter().map(|piece| CounterTable::entries_in(piece)).sum::<u64>(), 2_500);
         for bytes in [1 << 20, 1 << 22] {
             let (again, report) = put_back(&pieces, bytes, NOW, NOW);
-            assert_eq!(report, PutBack { kept: 2_500, no_room: 0 });
+            assert_eq!(report, PutBack { kept: 2_500, dropped: 0 });
             assert_eq!(sorted(&again, NOW), sorted(&cells.table, NOW));
         }
         let (small, report) = put_back(&pieces, 1 << 16, NOW, NOW);
-        assert_eq!((report.kept + report.no_room, report.kept), (2_500, sorted(&small, NOW).len() as u64));
-        assert!(report.no_room > 0 && report.kept > 1_500, "{report:?}");
+        assert_eq!((report.kept + report.dropped, report.kept), (2_500, sorted(&small, NOW).len() as u64));
+        assert!(report.dropped > 0 && report.kept > 1_500, "{report:?}");
         assert_eq!(sorted(&cells.table, NOW + SECOND).len(), 2_475);
-        assert_eq!(put_back(&pieces, 1 << 20, NOW, NOW + SECOND).1, PutBack { kept: 2_475, no_room: 0 });
+        assert_eq!(put_back(&pieces, 1 << 20, NOW, NOW + SECOND).1, PutBack { kept: 2_475, dropped: 0 });
     }
 
     /// A clock that was set back moves the entries back. A clock that was set forward has let that much time pass.

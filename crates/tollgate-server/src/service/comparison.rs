@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwapOption;
 use serde::Serialize;
 use tollgate::store::Store;
-use tollgate::{CheckRequest, Decision, Engine, LimitOverride, Policy, Quota, Ruled, Scope, Timestamp};
+use tollgate::{
+    CheckRequest, Decision, Engine, ExpiringOverride, LimitOverride, Policy, Quota, Scope, Timestamp,
+};
 
 use super::holds::Id;
 use crate::telemetry::{ChangedKey, ChangedKeys};
@@ -99,7 +101,7 @@ impl Pair {
             let policy = engine.policy();
             let limits = policy.limits().iter().filter(|limit| limit.quotas().iter().any(in_flight));
             for limit in limits {
-                let off = Ruled { kind: LimitOverride::Off, until: Timestamp::MAX };
+                let off = ExpiringOverride { kind: LimitOverride::Off, until: Timestamp::MAX };
                 // A limit that is off already rejects an override, and needs none.
                 let _ = engine.operator().set_override(Scope::Limit(limit.name()), off, now);
             }
@@ -163,8 +165,8 @@ impl PolicyComparison {
             return Err(NotBegun::Busy);
         }
         let id = Id::random().ok_or(NotBegun::NoId)?;
-        let old = engine.maintenance().candidate(engine.policy(), MEMORY_BYTES, now);
-        let new = engine.maintenance().candidate(Arc::new(candidate), MEMORY_BYTES, now);
+        let old = engine.maintenance().siblings().candidate(engine.policy(), MEMORY_BYTES, now);
+        let new = engine.maintenance().siblings().candidate(Arc::new(candidate), MEMORY_BYTES, now);
         let pair = Mutex::new(Some(Arc::new(Pair::new(old, new, now))));
         self.latest.store(Some(Arc::new(Comparison { id, until, pair, tally: Tally::default() })));
         // Release: a thread that sees `running` also sees the comparison.

@@ -17,7 +17,7 @@ use crate::telemetry::{Key, RuleVerdict, Stopwatch};
 const DOMAIN: &str = "domain";
 
 /// The result of Limitador's rules, after blocks and overrides.
-pub(crate) enum Ruled<'c> {
+pub(crate) enum CompatOutcome<'c> {
     /// An operator blocks the request; nothing was counted.
     Blocked,
     /// The limits were evaluated.
@@ -66,7 +66,7 @@ impl<S: Store> Service<S> {
         compat: &'c ActiveConfig,
         asked: &Asked<'_>,
         now: Timestamp,
-    ) -> Option<Ruled<'c>> {
+    ) -> Option<CompatOutcome<'c>> {
         let watch = Stopwatch::start();
         // A report is about a request that has already happened, so it cannot be refused.
         let is_report = asked.action == Action::Report;
@@ -105,7 +105,7 @@ impl<S: Store> Service<S> {
             self.meter.record_compat(&verdict, Protocol::Limitador, now);
             self.meter.took(Protocol::Limitador, watch.elapsed());
         }
-        Some(limits.map_or(Ruled::Blocked, |limits| Ruled::Decided { is_refused, limits }))
+        Some(limits.map_or(CompatOutcome::Blocked, |limits| CompatOutcome::Decided { is_refused, limits }))
     }
 
     /// The compat rules, if they became active during a decision and the guard policy therefore refused the request.

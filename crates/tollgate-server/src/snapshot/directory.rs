@@ -69,18 +69,18 @@ impl Restored {
         from: &mut impl io::Read,
     ) -> Result<Self, RestoreError> {
         let table = CounterTable::new(capacity.throttle_bytes);
-        let (mut kept, mut no_room) = (0, 0);
+        let (mut kept, mut dropped) = (0, 0);
         let put_back = |taken_at, piece: &[u8]| {
             let put_back = table.put_back(piece, nanoseconds(taken_at), nanoseconds(now))?;
             kept += put_back.kept;
-            no_room += put_back.no_room;
+            dropped += put_back.dropped;
             Ok(())
         };
         let snapshot = Snapshot::read_with(capacity.bytes, now, put_back, from)?;
         // If no protocol accepts such calls, no key loses its count.
-        let no_room = if capacity.throttle_bytes > 0 { no_room } else { 0 };
+        let dropped = if capacity.throttle_bytes > 0 { dropped } else { 0 };
         let report = snapshot.report();
-        let report = RestoreReport { keys: report.keys + kept, no_room: report.no_room + no_room, ..report };
+        let report = RestoreReport { keys: report.keys + kept, dropped: report.dropped + dropped, ..report };
         Ok(Self { snapshot, table, report })
     }
 }
@@ -243,7 +243,7 @@ mod tests {
         let directory = Directory::open(&scratch.path("state")).unwrap();
         fs::write(scratch.path("state").join(NAME), older).unwrap();
         let found = directory.read(CAPACITY, NOW).unwrap();
-        assert!(found.report().is_some_and(|report| report.keys > 0 && report.no_room == 0), "{found:?}");
+        assert!(found.report().is_some_and(|report| report.keys > 0 && report.dropped == 0), "{found:?}");
         assert_eq!(found.into_parts(CAPACITY).1.pieces(nanoseconds(NOW)).count(), 0);
     }
 

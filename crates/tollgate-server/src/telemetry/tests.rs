@@ -182,7 +182,7 @@ fn a_large_policy_has_bounded_series() {
 
 /// A request is near a limit if it leaves less than a fifth of it. A denial in shadow is counted separately.
 #[test]
-fn near_and_shadow_are_told_apart() {
+fn near_and_shadow_have_separate_series() {
     let time = ManualClock::new();
     let service = service(
         &time,

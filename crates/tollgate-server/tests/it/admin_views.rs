@@ -70,7 +70,7 @@ fn decisions_appear_in_the_live_view() {
 /// The story: a user said that a request was denied a minute ago, and every view was about now. A denial is remembered, and
 /// so is which keys a limit in shadow would deny.
 #[test]
-fn what_is_over_is_remembered() {
+fn past_denials_are_remembered() {
     let server = server(
         "limits: [{name: per-key, by: [api_key], rate: 1/h}, {name: new, by: [api_key], rate: 1/h, mode: shadow}, \
          {name: login, by: [ip], when: {path: /login}, rate: 1/h}]",

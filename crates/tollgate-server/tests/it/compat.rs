@@ -108,7 +108,7 @@ fn plain_checks_of_a_foreign_configuration() {
         ],
         "",
     );
-    assert!(two.send("POST", "/v1/check", body).problem(400).starts_with("attributes.domain: is not said"));
+    assert!(two.send("POST", "/v1/check", body).problem(400).starts_with("attributes.domain: is missing"));
 }
 
 /// Limitador's endpoints, its answers and its headers.

@@ -42,7 +42,7 @@ const POLICIES: [(&str, &str); 28] = [
         "limits: [{name: a, rate: 5/day, algorithm: fixed-window, align: calendar, timezone: Rome}]",
     ),
     ("`enforce_percent` without `by`", "limits: [{name: a, rate: 5/s, enforce_percent: 10}]"),
-    ("A field said twice", "limits: [{name: a, rate: 5/s, rate: 6/s}]"),
+    ("A field given twice", "limits: [{name: a, rate: 5/s, rate: 6/s}]"),
 ];
 
 /// Configs, each with its mistake.

@@ -77,7 +77,7 @@ FAIL policy.test.yaml:3: wrong
 /// What cannot be tested ends with 2, and says why at its place: a limit that is not there, a policy that is not one, a
 /// filter that finds nothing.
 #[test]
-fn what_cannot_be_tested_is_no_success() {
+fn an_untestable_policy_is_an_error() {
     let case =
         |fields: &str| format!("policy: policy.yaml\ncases: [{{name: a, requests: [{{{fields}}}]}}]\n");
     for (test, more, expected) in [

@@ -155,7 +155,7 @@ fn whole_seconds_give_a_range() {
 /// What cannot be read is an error: an attribute that the log does not have, a file that is none, a name that no policy
 /// accepts.
 #[test]
-fn what_cannot_be_read_is_an_error() {
+fn an_unreadable_log_is_an_error() {
     let folder = folder(&log(1, [1, 1, 1]));
     for (arguments, expected) in [
         (&["suggest", "--by", "tenant", "log.csv"][..], "none of 6 requests has tenant; log it"),

@@ -29,7 +29,7 @@ pub struct Demand {
     pub seed: u64,
 }
 
-/// What the fleet admitted.
+/// The units that the fleet admitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DemandOutcome {
     /// Units requested from each node during the measurement.

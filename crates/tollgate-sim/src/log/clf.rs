@@ -72,7 +72,7 @@ impl<'a> Names<'a> {
     }
 }
 
-/// What the fields after the bytes say about time.
+/// The durations in the fields after the bytes.
 #[derive(Default)]
 struct Appended {
     end: Option<Timestamp>,

@@ -30,7 +30,7 @@ pub enum DetectError {
     Unknown {
         /// The start of the first line, escaped.
         first: String,
-        /// What the lines look like, if they look like something.
+        /// The probable format of the lines, if there is one.
         hint: &'static str,
     },
     /// The columns do not fit the mapping.
@@ -168,7 +168,7 @@ fn best(head: &[u8]) -> Option<Format> {
     best.1
 }
 
-/// What the lines that are understood have in common. `None` if none is.
+/// The common format of the lines that are understood. `None` if none is.
 fn describe(format: Format, mut parser: Parser, head: &[u8]) -> Option<Detection> {
     let (mut fine, mut coarse, mut duration, mut first) = (0, 0, false, None);
     // The first line of CSV names the columns.
@@ -216,7 +216,7 @@ fn is_text(head: &[u8]) -> Result<(), DetectError> {
     Err(DetectError::Binary(what))
 }
 
-/// What a line of no known format looks like.
+/// The probable format of a line that no reader accepts.
 fn hint(line: &[u8]) -> &'static str {
     match line.trim_ascii_start().first() {
         Some(b'[') => " (a JSON array? write one object a line: `jq -c '.[]'`)",
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_log_says_what_it_looks_like() {
+    fn other_formats_are_named_in_the_error() {
         for (head, complaint) in [
             (&b""[..], "empty"),
             (b"\n \r\n", "empty"),

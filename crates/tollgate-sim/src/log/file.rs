@@ -27,7 +27,7 @@ pub enum LogError {
     Open {
         /// The file.
         file: String,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
     /// The format of a file is not known.
@@ -35,12 +35,12 @@ pub enum LogError {
     Format {
         /// The file.
         file: String,
-        /// What is wrong with it.
+        /// The problem with it.
         source: DetectError,
     },
 }
 
-/// What is known about one file.
+/// The facts about one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileReport {
     /// The name that the caller gave; `-` is standard input.

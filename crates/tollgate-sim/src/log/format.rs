@@ -65,7 +65,7 @@ impl Format {
         }
     }
 
-    /// What the stamps of the format mean.
+    /// The meaning of the format's stamps.
     #[must_use]
     pub const fn stamp(self) -> Stamp {
         match self {
@@ -88,7 +88,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// What a log stamps.
+/// The instant that a log stamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stamp {
     /// The arrival of the request.
@@ -97,12 +97,12 @@ pub enum Stamp {
     End,
 }
 
-/// What the first lines of a log say about it. Its `Display` is a sentence for people.
+/// The format that the first lines of a log show. Its `Display` is a sentence for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Detection {
     /// The format.
     pub format: Format,
-    /// What the stamps mean.
+    /// The meaning of the stamps.
     pub stamp: Stamp,
     /// How fine the stamps are.
     pub precision: Precision,

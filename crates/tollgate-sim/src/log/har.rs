@@ -13,7 +13,7 @@ const NAME_MAX: usize = 8;
 /// Depth of the array of entries: the document, its `log`, the array.
 const ENTRIES_DEPTH: usize = 3;
 
-/// What a byte of the document is.
+/// The role of a byte of the document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mark {
     /// The first byte of an entry.

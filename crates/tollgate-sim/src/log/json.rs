@@ -10,7 +10,7 @@ use super::text::{Reason, hex, text};
 /// A value. Objects and arrays are the bytes from bracket to bracket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Json<'a> {
-    /// What stands between the quotes, escapes not undone.
+    /// The text between the quotes, with its escapes.
     Text(&'a [u8]),
     Number(&'a [u8]),
     True,

@@ -51,7 +51,7 @@ impl Mapping {
     }
 }
 
-/// What a column means for a record.
+/// The meaning of a column for a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Time,

@@ -127,7 +127,7 @@ impl Pieces {
         }
     }
 
-    /// What stands after the last line end.
+    /// The text after the last line end.
     fn last(&mut self) -> Option<Piece> {
         let range = self.start..self.filled;
         self.start = self.filled;

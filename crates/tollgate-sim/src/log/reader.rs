@@ -19,7 +19,7 @@ use super::text::{Reason, excerpt};
 /// Bad lines that are kept to show them.
 const EXAMPLES_MAX: usize = 10;
 
-/// What [`Reader::read`] found.
+/// The result of [`Reader::read`].
 #[derive(Debug)]
 #[allow(
     clippy::large_enum_variant,

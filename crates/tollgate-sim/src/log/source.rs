@@ -186,7 +186,7 @@ pub(super) mod tests {
         assert_eq!(read(both).0, b"a\nb\n");
     }
 
-    /// What is cut short is an error after the text that could be read.
+    /// A truncated source is an error after the text that could be read.
     #[test]
     fn cut_streams_are_errors() {
         let text: Vec<u8> =

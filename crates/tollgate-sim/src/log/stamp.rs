@@ -53,7 +53,7 @@ impl ClfDates {
     }
 }
 
-/// What is wrong with a date that has the wrong length.
+/// The problem with a date of the wrong length.
 fn unusual(date: &[u8]) -> Reason {
     match date.get(CLF_CLOCK.end..) {
         Some([b' ', rest @ ..]) if clf_day(&date[..CLF_CLOCK.start]).is_some() => unknown_zone(rest),

@@ -233,7 +233,7 @@ fn bare_address(bytes: &[u8]) -> Option<IpAddr> {
     IpAddr::from_str(std::str::from_utf8(bytes).ok()?).ok().map(|address| address.to_canonical())
 }
 
-/// What a request line says. All of it is `None` for `-` and for bytes that are not HTTP.
+/// The parts of a request line. Each is `None` for `-` and for bytes that are not HTTP.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct RequestHead<'a> {
     pub(super) method: Option<Cow<'a, str>>,

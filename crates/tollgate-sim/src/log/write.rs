@@ -9,7 +9,7 @@ use tollgate::{Ticks, Timestamp};
 use super::format::Format;
 use super::record::Precision;
 
-/// What really happened: one request, exact to the tick.
+/// The ground truth: one request, exact to the tick.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Truth {
     /// When the request arrived.
@@ -181,7 +181,7 @@ impl Style {
         out.into_bytes()
     }
 
-    /// What stands before the first request, with its line end.
+    /// The text before the first request, with its line end.
     #[must_use]
     pub const fn header(self) -> &'static str {
         match self {

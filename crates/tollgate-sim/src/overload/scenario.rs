@@ -64,7 +64,7 @@ pub struct OverloadScenario {
     pub service: ServiceTime,
     /// When a caller gives up. The server does not learn of it and keeps working.
     pub timeout: Ticks,
-    /// What the limiter learns of a timeout.
+    /// The effect of a timeout on the limiter.
     pub timeout_report: TimeoutReport,
     /// Percentage of callers that cancel, on average after half of the mean service time.
     pub cancels: u64,
@@ -74,7 +74,7 @@ pub struct OverloadScenario {
     pub seed: u64,
 }
 
-/// What a limiter learns of a request that timed out.
+/// The effect of a timed-out request on a limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeoutReport {
     /// That it was lost.

@@ -119,7 +119,7 @@ impl Arrivals {
     }
 }
 
-/// Who a proxy says that the client is.
+/// The client's address according to a proxy.
 const FORWARDED_FOR: &str = "x-forwarded-for";
 
 /// The client of a record, as a number: its address and user, and those of the named attributes that the log has.

@@ -21,7 +21,7 @@ impl CreditBucket {
     }
 }
 
-/// What one key lacks at both extremes, in credits.
+/// The credits that one key lacks at both extremes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Bounds {
     second: Timestamp,

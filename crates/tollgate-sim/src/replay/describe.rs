@@ -1,4 +1,4 @@
-//! What the policy sees of a record. The server reads it as it reads live requests; a log that names the attributes
+//! The attributes of a record. The server reads it as it reads live requests; a log that names the attributes
 //! itself needs no more than [`Given`].
 
 use tollgate::CheckRequest;

@@ -1,4 +1,4 @@
-//! What is counted of each key of a limit. Memory is bounded by the number of keys.
+//! The counts of each key of a limit. Memory is bounded by the number of keys.
 
 use tollgate::{Ticks, Timestamp};
 

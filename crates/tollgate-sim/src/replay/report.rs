@@ -1,4 +1,4 @@
-//! What a replay found, as a document. Shares are of requests or of keys; instants are RFC 3339 in UTC.
+//! The report of a replay. Shares are of requests or of keys; instants are RFC 3339 in UTC.
 
 use serde::Serialize;
 use tollgate::Timestamp;
@@ -6,9 +6,9 @@ use tollgate::Timestamp;
 /// The whole report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
-    /// What was read.
+    /// The requests that were read.
     pub input: InputReport,
-    /// What clients do after a denial, as assumed here: `gone`, `retry` or `obey`.
+    /// The assumed reaction of clients to a denial: `gone`, `retry` or `obey`.
     pub clients: &'static str,
     /// The same in words.
     pub clients_meaning: &'static str,
@@ -22,18 +22,18 @@ pub struct Report {
     pub overlaps: Vec<Overlap>,
     /// Requests and denials by weekday and hour, in UTC.
     pub week: Week,
-    /// What counting in a shared store would have cost.
+    /// The cost of counting in a shared store.
     pub store: StoreCost,
-    /// What the other policy would have decided.
+    /// The decisions of the other policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub against: Option<Comparison>,
     /// Memory that the replay took.
     pub memory: MemoryUse,
-    /// What the log cannot say, and what was assumed instead.
+    /// Facts that the log lacks, with the assumptions made instead.
     pub notes: Vec<String>,
 }
 
-/// What was read.
+/// The requests that were read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct InputReport {
     /// The files, each with its format.
@@ -91,7 +91,7 @@ pub struct Denied {
     pub requests: u64,
     /// How many of them were denied.
     pub denied: u64,
-    /// The same in per cent.
+    /// `denied` in per cent.
     pub denied_percent: f64,
     /// Clients that were denied at least once.
     pub clients_touched: u64,
@@ -114,16 +114,16 @@ pub struct Totals {
     pub allowed: u64,
     /// Decisions that denied it.
     pub denied: u64,
-    /// The same in per cent of the decisions.
+    /// `denied` in per cent of the decisions.
     pub denied_percent: f64,
-    /// The same, where stamps are whole seconds.
+    /// The bounds of `denied`, where stamps are whole seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub denied_range: Option<Range>,
     /// Clients: addresses, users, and values that the first limit counts by.
     pub clients: u64,
     /// Clients that were denied at least once.
     pub clients_touched: u64,
-    /// The same in per cent.
+    /// `clients_touched` in per cent.
     pub clients_touched_percent: f64,
     /// Requests that no limit matched.
     pub unlimited: u64,
@@ -131,7 +131,7 @@ pub struct Totals {
     pub faults: u64,
     /// Requests that the live system had refused.
     pub already_refused: u64,
-    /// The same replay without them.
+    /// The totals of the replay without them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub without_refused: Option<Denied>,
     /// Requests that came back.
@@ -147,7 +147,7 @@ pub struct Totals {
 pub struct LimitReport {
     /// Its name.
     pub name: String,
-    /// What it means.
+    /// Its meaning.
     pub sentence: String,
     /// Whether it only counts. What it denies then is not among the totals.
     pub is_shadow: bool,
@@ -155,12 +155,12 @@ pub struct LimitReport {
     pub requests: u64,
     /// How many of them it denied.
     pub denied: u64,
-    /// The same in per cent.
+    /// `denied` in per cent.
     pub denied_percent: f64,
-    /// The same, where stamps are whole seconds.
+    /// The bounds of `denied`, where stamps are whole seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub denied_range: Option<Range>,
-    /// Denials of which it is the cause that a caller is told.
+    /// Denials of which it is the disclosed cause.
     pub cause: u64,
     /// Requests that it delayed, in the queue of a leaky bucket.
     pub delayed: u64,
@@ -168,9 +168,9 @@ pub struct LimitReport {
     pub keys: u64,
     /// Keys that it denied at least once.
     pub touched: u64,
-    /// The same in per cent.
+    /// `touched` in per cent.
     pub touched_percent: f64,
-    /// The same, where stamps are whole seconds.
+    /// The bounds of `touched`, where stamps are whole seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub touched_range: Option<Range>,
     /// How long touched keys were denied in all, in milliseconds.
@@ -244,11 +244,11 @@ pub struct SizeReport {
     pub quota: String,
     /// Denied requests.
     pub denied: u64,
-    /// The same in per cent.
+    /// `denied` in per cent.
     pub denied_percent: f64,
     /// Touched keys.
     pub touched: u64,
-    /// The same in per cent.
+    /// `touched` in per cent.
     pub touched_percent: f64,
 }
 
@@ -258,7 +258,7 @@ pub struct Peaks {
     /// The length of a window in milliseconds; absent for requests in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window_ms: Option<u64>,
-    /// What the limit admits in a window, at most.
+    /// The maximum that the limit admits in a window.
     pub limit: u64,
     /// Half of the keys, at most.
     pub p50: u64,
@@ -306,7 +306,7 @@ pub struct Week {
     pub denied: [[u64; 24]; 7],
 }
 
-/// What counting in a shared store would have cost.
+/// The cost of counting in a shared store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StoreCost {
     /// Calls if each decision asks the store: one for each decision that a limit counts. Many share a round trip.
@@ -318,12 +318,12 @@ pub struct StoreCost {
     pub leases: u64,
 }
 
-/// What another policy would have decided.
+/// The decisions of another policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     /// Denials by the other policy.
     pub denied: u64,
-    /// The same in per cent.
+    /// `denied` in per cent.
     pub denied_percent: f64,
     /// Requests that only the other policy denies.
     pub newly_denied: Changed,

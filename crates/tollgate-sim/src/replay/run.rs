@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 
 use tollgate::policy::Ended;
 use tollgate::{
-    CheckRequest, Decision, Engine, LimitOverride, MemoryStore, Permit, Policy, Reservation, Ruled, Scope,
-    Secret, Ticks, Timestamp,
+    CheckRequest, Decision, Engine, ExpiringOverride, LimitOverride, MemoryStore, Permit, Policy,
+    Reservation, Scope, Secret, Ticks, Timestamp,
 };
 
 use super::describe::Describe;
@@ -26,7 +26,7 @@ const LIFETIME: Ticks = Ticks::from_secs(366 * 86_400);
 /// Maximum number of denied requests that wait to come back.
 const WAITING_MAX: usize = 1 << 20;
 
-/// What clients do after a denial.
+/// The reaction of clients to a denial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Clients {
     /// The request is lost, and the next one comes when the log says so.
@@ -49,7 +49,7 @@ impl Clients {
         }
     }
 
-    /// What it means, as a part of a sentence.
+    /// Its meaning, as a part of a sentence.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -77,7 +77,7 @@ pub(super) struct Decided<'d, 'r> {
     pub(super) now: Timestamp,
 }
 
-/// What is given back when a request ends.
+/// Permits and units that are returned when a request ends.
 struct End {
     permit: Option<Permit>,
     awaiting: Option<(Reservation, Ended)>,
@@ -89,7 +89,7 @@ pub(super) struct PolicyRun {
     clients: Clients,
     /// By instant, and in the order of the decisions.
     ends: BTreeMap<(Timestamp, u64), End>,
-    /// Who comes back when. A client that obeys has its requests in `queues`.
+    /// The clients that retry, with their instants. A client that obeys has its requests in `queues`.
     returns: BTreeMap<(Timestamp, u64), (u64, Option<StoredRecord>)>,
     queues: HashMap<u64, VecDeque<(Attempt, StoredRecord)>>,
     waiting: usize,
@@ -103,7 +103,7 @@ impl PolicyRun {
         let store = MemoryStore::new(MEMORY_BYTES, start);
         let engine = Engine::builder().policy(policy).store(store).secret(Secret::repeatable(SEED)).build();
         for name in without {
-            let off = Ruled { kind: LimitOverride::Off, until: Timestamp::MAX };
+            let off = ExpiringOverride { kind: LimitOverride::Off, until: Timestamp::MAX };
             // A limit that is off already needs no override.
             let _ = engine.operator().set_override(Scope::Limit(name), off, start);
         }
@@ -113,7 +113,7 @@ impl PolicyRun {
     /// Another policy, or the same, without the same limits, whose counters are new at `start`. Its keys have the same
     /// hashes.
     pub(super) fn beside(&self, policy: Arc<Policy>, start: Timestamp) -> Self {
-        Self::of(self.engine.maintenance().candidate(policy, MEMORY_BYTES, start), self.clients)
+        Self::of(self.engine.maintenance().siblings().candidate(policy, MEMORY_BYTES, start), self.clients)
     }
 
     pub(super) fn policy(&self) -> Arc<Policy> {

@@ -40,7 +40,7 @@ enum QuotaShape {
     Permits,
 }
 
-/// What one key has used, at every size.
+/// The units that one key has used, at every size.
 #[derive(Debug, Default)]
 pub(super) struct Used {
     /// The end of the window that the key is in, and the units in it.
@@ -54,7 +54,7 @@ pub(super) struct Used {
     level: u64,
     level_max: u64,
     sizes: Levels,
-    /// What stamps of whole seconds leave open.
+    /// The uncertainty of stamps in whole seconds.
     bounds: Option<Box<Bounds>>,
 }
 

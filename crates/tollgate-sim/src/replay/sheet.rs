@@ -38,14 +38,14 @@ impl Variant {
     }
 }
 
-/// What a run beside the main one counts.
+/// The counts of a run beside the main one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct VariantTotals {
     pub(super) decisions: u64,
     pub(super) denied: u64,
 }
 
-/// What is counted of one limit.
+/// The counts of one limit.
 #[derive(Debug)]
 pub(super) struct LimitSheet {
     /// Its quotas, at every size.

@@ -70,7 +70,7 @@ fn replayed(text: &str, options: Options, records: impl Iterator<Item = Record<'
     replay.finish(InputReport::default()).unwrap()
 }
 
-/// What the engine itself decides: denials in all, and by limit.
+/// The decisions of the engine itself: denials in all, and by limit.
 fn truth(text: &str, requests: &[Sent]) -> (u64, HashMap<String, u64>) {
     let store = MemoryStore::new(64 << 20, Timestamp::from_unix_micros(START));
     let engine = Engine::builder().policy(policy(text)).store(store).secret(Secret::repeatable(3)).build();

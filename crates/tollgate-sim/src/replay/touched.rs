@@ -1,4 +1,4 @@
-//! What is remembered of a key that was denied: its text, where its denied requests went, and what program sent them.
+//! The record of a denied key: its text, the paths of its denied requests, and the programs that sent them.
 
 use tollgate::policy::Limit;
 use tollgate::{CheckRequest, Value};

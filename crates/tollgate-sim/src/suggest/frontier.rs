@@ -36,7 +36,7 @@ pub struct FrontierDay {
     pub is_covered: bool,
 }
 
-/// What limits would have denied nothing.
+/// The limits that would have denied nothing.
 #[derive(Clone, Debug)]
 pub struct Frontier {
     /// A point for each rate, in the order of the rates.

@@ -62,12 +62,12 @@ impl Peak {
 /// One rate of a key.
 #[derive(Clone, Copy, Debug, Default)]
 struct Level {
-    /// What a bucket without bounds lacks, with requests at their stamps.
+    /// The credits that a bucket without bounds lacks, with requests at their stamps.
     lacking: u128,
     peak: Peak,
 }
 
-/// What a key with coarse stamps needs beyond its levels.
+/// The burst that a key with coarse stamps needs beyond its levels.
 #[derive(Debug, Default)]
 struct CoarseNeed {
     /// The requests that may all have come at one instant with the next: when each may have come at the latest, and
@@ -78,7 +78,7 @@ struct CoarseNeed {
     levels: Vec<Level>,
 }
 
-/// What one key needs, at each of the rates.
+/// The burst that one key needs, at each of the rates.
 #[derive(Debug)]
 pub struct KeyNeed {
     last: Timestamp,

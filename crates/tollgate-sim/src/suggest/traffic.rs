@@ -32,7 +32,7 @@ pub struct LoggedRequest {
     pub width: Ticks,
     /// How long it took. A log is in the order in which requests end.
     pub duration: Ticks,
-    /// What it cost.
+    /// Its cost.
     pub cost: u64,
 }
 
@@ -50,7 +50,7 @@ struct WaitingRequest {
     cost: u64,
 }
 
-/// What was seen of the requests of a log.
+/// The traffic of a log, by key.
 #[derive(Debug)]
 pub struct TrafficSummary {
     rates: Vec<Rate>,

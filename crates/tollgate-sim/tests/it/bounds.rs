@@ -1,4 +1,4 @@
-//! What a caller gets in the worst interval is within the promised bound, measured without the oracle.
+//! The units of a caller in the worst interval are within the promised bound, measured without the oracle.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;

@@ -35,7 +35,7 @@ pub(crate) enum Move {
     BackDays(u64),
 }
 
-/// What a step charges or refunds, relative to the capacity of the quota.
+/// The units that a step charges or refunds, relative to the capacity of the quota.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Amount {
     Zero,
@@ -46,7 +46,7 @@ pub(crate) enum Amount {
     Huge,
 }
 
-/// What a refund knows about the time of its charge.
+/// A refund's knowledge of the time of its charge.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Knows {
     Instant,

@@ -1,4 +1,4 @@
-//! What a reader would find by itself in a request that is described by its attributes: the template of its path, and whatever else a config
+//! Attributes that are derived from the others, as a reader would derive them: the template of the path, and whatever else a config
 //! makes of the attributes that every request has. So an operator names the path, and need not know the templates.
 
 use std::borrow::Cow;

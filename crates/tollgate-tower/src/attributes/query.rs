@@ -12,7 +12,7 @@ const PARAMETERS_MAX: usize = 500;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Query<'q> {
     pub(super) text: &'q str,
-    /// What follows the first semicolon of the path, which Fastify takes for the query.
+    /// The part after the first semicolon of the path, which Fastify takes for the query.
     pub(super) path_parameters: &'q str,
 }
 

@@ -20,7 +20,7 @@ use super::token::one_spelling;
 use super::{BUILT_IN, CLIENT, HOST_INDEX, IDENTITY, METHOD_INDEX, Subject, Unreadable};
 use crate::spelling::plain;
 
-/// Who may set a header.
+/// The parties that may set a header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SetBy {
     /// A trusted proxy, which must set or remove it. From another peer it is not read.
@@ -48,7 +48,7 @@ pub enum Source {
     Header {
         /// Its name.
         name: HeaderName,
-        /// Who may set it.
+        /// The parties that may set it.
         set_by: SetBy,
     },
     /// A parameter of the query.

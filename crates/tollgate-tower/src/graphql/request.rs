@@ -12,9 +12,9 @@ use serde_json::{Map, Value as Json};
 use super::GraphqlProblem;
 use super::cost::{CostModel, OperationCost};
 use super::persisted::Persisted;
-use super::unique_json::UniqueJson;
 use crate::attributes::query::parameter;
 use crate::spelling::parameter::{form_text, is_read_as, of_path, pieces};
+use crate::unique_json::UniqueJson;
 
 /// The parameters of an operation in the query string.
 const PARAMETERS: [&str; 4] = ["query", "operationName", "variables", "extensions"];

@@ -41,7 +41,7 @@ struct Fleet {
     refund: Box<RefundFleet>,
 }
 
-/// What a waiter receives.
+/// The message to a waiter.
 type WaitResult = Result<Pass, Cause>;
 
 /// The controllers of a service and its wait queue. Clones of a layer share one.

@@ -31,7 +31,7 @@ use tollgate::address::Prefixes;
 /// By default the longest time that a request waits in the queue.
 const WAIT_MAX: Ticks = Ticks::from_secs(10);
 
-/// What is done for each refused request.
+/// The action for each refused request.
 type RefusalHook = dyn Fn(&Parts) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
 
 /// Sheds requests that a service has no capacity for. Clones share the controllers.

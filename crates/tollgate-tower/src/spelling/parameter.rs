@@ -8,7 +8,7 @@ pub(crate) fn is_named(query: &str, wanted: &str) -> bool {
     pieces(query).any(|piece| form_text(piece.name).is_some_and(|name| is_read_as(&name, wanted)))
 }
 
-/// What follows the first semicolon of a path, which some servers (Fastify 4) take for the query.
+/// The part after the first semicolon of a path, which some servers (Fastify 4) take for the query.
 pub(crate) fn of_path(path: &str) -> &str {
     path.split_once(';').map_or("", |(_, parameters)| parameters)
 }

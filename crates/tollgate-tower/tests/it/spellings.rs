@@ -143,7 +143,7 @@ fn loose_paths() {
                     let (parts, ()) = Request::get(spelling).body(()).unwrap().into_parts();
                     let reader = Reader { paths, ..Reader::default() };
                     let attributes = reader.of_request("203.0.113.7".parse().ok(), &parts).unwrap();
-                    // What is counted by is the one spelling, however limits are matched.
+                    // Requests count by the normalised spelling, however limits are matched.
                     let one = normalise(spelling, EscapedSlashes::Reject).unwrap();
                     assert_eq!(attributes.get("path"), Some(&*one));
                     !policy.matches(&attributes.request().unwrap()).unwrap().is_empty()

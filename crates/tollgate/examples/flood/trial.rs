@@ -1,5 +1,5 @@
-//! One flood: residents that are decided throughout, victims that were throttled before, and new keys by the million. What
-//! the engine answers is compared with a count of its own, and every claim that does not hold is written down.
+//! One flood: residents that are decided throughout, victims that were throttled before, and new keys by the million. Each
+//! answer is compared with an independent count, and every claim that does not hold is recorded.
 
 use tollgate::algorithm::fixed_window::{Align, FixedWindow};
 use tollgate::memory::Usage;
@@ -10,10 +10,10 @@ use tollgate::{CheckRequest, Decision, Engine, MemoryStore, Policy, Quota, Rate,
 const START: Timestamp = Timestamp::from_unix_seconds(1_700_002_800);
 /// Flood keys for each look at a resident.
 const KEYS_PER_LOOK: u64 = 10;
-/// Claims that are told; if more are broken, their number is.
-const BROKEN_TOLD: usize = 20;
+/// Maximum number of broken claims in a report; further ones are counted.
+const BROKEN_LISTED: usize = 20;
 
-/// What to flood, and how much.
+/// The target of a flood, and its size.
 pub(crate) struct Plan {
     pub(crate) name: &'static str,
     /// New keys, each asked once.
@@ -41,12 +41,12 @@ pub(crate) enum Algorithm {
     FixedWindow,
 }
 
-/// What the flood must do to the store for the trial to prove anything.
+/// The effect that the flood must have on the store for the trial to prove anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expects {
     /// More keys stay live than fit: new ones share counters.
     Overflow,
-    /// Keys go idle as fast as they come: their slots are used again and nobody shares.
+    /// Keys go idle as fast as they come: their slots are used again and no counter is shared.
     Eviction,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Row {
     pub(crate) counts: Counts,
 }
 
-/// What happened so far.
+/// Counts of the answers so far.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Counts {
     /// Decisions about residents, and how many of them admitted.
@@ -73,7 +73,7 @@ pub(crate) struct Counts {
     pub(crate) victim: u64,
 }
 
-/// What a trial found.
+/// The result of a trial.
 pub(crate) struct Report {
     pub(crate) rows: Vec<Row>,
     pub(crate) counts: Counts,
@@ -147,7 +147,7 @@ struct Flood<'p> {
     report: Report,
 }
 
-/// Runs a plan. `progress` is told how many keys have come, at every look.
+/// Runs a plan. Each look at the store is passed to `progress`.
 pub(crate) fn run(plan: &Plan, mut progress: impl FnMut(&Row)) -> Result<Report, Box<dyn std::error::Error>> {
     let policy = Policy::new(vec![Limit::new("flooded", plan.quota()?).by(["key"])])?;
     let engine = Engine::builder().policy(policy).store(MemoryStore::new(plan.capacity_bytes, START)).build();
@@ -177,7 +177,7 @@ pub(crate) fn run(plan: &Plan, mut progress: impl FnMut(&Row)) -> Result<Report,
 impl Flood<'_> {
     fn broken(&mut self, what: impl FnOnce() -> String) {
         self.report.broken_in_all += 1;
-        if self.report.broken.len() < BROKEN_TOLD {
+        if self.report.broken.len() < BROKEN_LISTED {
             self.report.broken.push(what());
         }
     }
@@ -218,7 +218,7 @@ impl Flood<'_> {
         }
     }
 
-    /// A key that nobody has seen before.
+    /// Decides about a new key.
     fn arrival(&mut self, key: u64, now: Timestamp) {
         let (decision, source) = self.ask(&format!("{:016x}", mixed(key)), now);
         let counts = &mut self.report.counts;
@@ -233,7 +233,7 @@ impl Flood<'_> {
         }
     }
 
-    /// Claim: whoever was throttled stays so until the true retry time, and is told that time.
+    /// Claim: a throttled key stays so until the true retry time, and gets that time.
     fn throttled(&mut self, now: Timestamp) {
         let retry_at = self.plan.retry_at();
         if self.released {

@@ -166,7 +166,7 @@ impl ActivePolicy {
         })
     }
 
-    /// What a decision at `now` took from one counter; `None` when the limit is gone, or counts anew: nothing was taken
+    /// Units that a decision at `now` took from one counter; `None` when the limit is gone, or counts anew: nothing was taken
     /// from those counters.
     pub(crate) fn held_by(&self, decision: &Decision, status: &Status, now: Timestamp) -> Option<Held> {
         let limit = &decision.policy().limits()[status.limit as usize];
@@ -192,7 +192,7 @@ impl ActivePolicy {
     }
 
     /// The indexes of the limit and of the quota that it was taken from, in this policy.
-    pub(crate) fn place_of(&self, held: &Held) -> Option<(usize, QuotaIndex)> {
+    pub(crate) fn position_of(&self, held: &Held) -> Option<(usize, QuotaIndex)> {
         let position = self.position(&held.limit)?;
         let at = held.quota_in(&self.policy.limits()[position]);
         Some((position, QuotaIndex(u32::try_from(at).ok()?)))

@@ -1,4 +1,4 @@
-//! What an active policy knows of its counters, taken apart for a snapshot and put together again.
+//! The records of an active policy's counters, converted to and from a snapshot.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What token bucket, GCRA and leaky bucket share: a reservoir of credits that refills at a [`Pace`], and the outcome
+//! The core of token bucket, GCRA and leaky bucket: a reservoir of credits that refills at a [`Pace`], and the outcome
 //! that follows from how many credits it lacks. The three differ in how they remember the missing credits between
 //! charges.
 
@@ -24,7 +24,7 @@ const FRACTION_MASK: u64 = GAIN_MAX - 1;
 pub(crate) struct Word {
     /// The time from empty to full.
     reach: u64,
-    /// What one unit adds.
+    /// The credits of one unit.
     step: u64,
     /// The fraction of a tick in `step`.
     step_fraction: u64,

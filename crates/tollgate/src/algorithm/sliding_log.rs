@@ -305,7 +305,7 @@ mod tests {
     /// Retry advice is exact for every cost: one tick early is denied, on the tick is admitted. So are the other two
     /// times.
     #[test]
-    fn every_time_told_is_exact_to_the_tick() {
+    fn every_returned_time_is_exact_to_the_tick() {
         let quota = per_minute(10);
         let state = charged(&quota, &[(0, 2), (17, 3), (17, 1), (34, 3), (59, 1)]);
         for cost in 1..=10 {

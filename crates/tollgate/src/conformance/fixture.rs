@@ -1,8 +1,5 @@
-//! What the suite's parts share: one quota of each algorithm, an engine with a clock that stands still, and short
+//! Fixtures of the suite: one quota of each algorithm, an engine with a clock that stands still, and short
 //! requests.
-
-use std::future::{Future, poll_fn};
-use std::task::Poll;
 
 use crate::algorithm::concurrency::Concurrency;
 use crate::algorithm::fixed_window::{Align, FixedWindow};
@@ -26,7 +23,7 @@ pub(super) const START: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 /// The period of every quota here, and the life of every permit.
 pub(super) const HOUR: Ticks = Ticks::from_secs(3_600);
 
-/// What a counter keeps when its quota is raised or lowered.
+/// The count that a counter keeps when its quota is raised or lowered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeptUnits {
     /// The available units: a bucket does not fill up because it grew.
@@ -141,16 +138,6 @@ pub(super) fn answers(decision: &Decision) -> Vec<(String, Outcome)> {
 /// The name of the limit that caused a denial.
 pub(super) fn cause(decision: &Decision) -> String {
     decision.cause().map(|status| status.limit.name().to_owned()).unwrap_or_default()
-}
-
-/// Awaits all futures concurrently, which saves round trips to a remote store.
-pub(super) async fn together(futures: impl Iterator<Item = impl Future<Output = ()>>) {
-    let mut waiting: Vec<_> = futures.map(Box::pin).collect();
-    poll_fn(|context| {
-        waiting.retain_mut(|future| future.as_mut().poll(context).is_pending());
-        if waiting.is_empty() { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
 }
 
 /// An engine on the store under test, at an instant.

@@ -1,4 +1,4 @@
-//! What was admitted and kept, counted in every interval by the definition of each algorithm. Nothing here knows how a
+//! Units that were admitted and kept, counted in every interval by the definition of each algorithm. Nothing here knows how a
 //! counter is implemented: a trace of reservations is settled late, in part, twice or never, and the result is checked
 //! against the definition.
 
@@ -209,7 +209,7 @@ struct Open {
     entry: usize,
 }
 
-/// What happened, and what may still be changed.
+/// The charges so far, and those that may still be changed.
 #[derive(Default)]
 struct Trace {
     kept: Vec<Kept>,

@@ -260,8 +260,8 @@ async fn permit<S: Store>(rig: &Rig<S>) -> Option<Permit> {
 /// A release returns one permit; releasing it again, or a permit of another holder, changes nothing.
 pub(super) async fn a_permit_is_released_once<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let rig = Rig::new(make, vec![PERMITS.limit("in-flight", 2), BUCKET.limit("rate", 100)]);
-    let first = permit(&rig).await.expect("two places are free");
-    let second = permit(&rig).await.expect("one place is free");
+    let first = permit(&rig).await.expect("two permits are free");
+    let second = permit(&rig).await.expect("one permit is free");
     assert!(permit(&rig).await.is_none(), "both are taken");
     assert_ne!(first.id(), second.id());
     for _ in 0..3 {
@@ -293,7 +293,7 @@ pub(super) async fn a_permit_comes_back_by_itself<S: Store>(make: &impl Fn(Times
     rig.now = taken_at + HOUR;
     let next = permit(&rig).await.expect("it expired");
     assert!(rig.engine.reservations().release(&lost, rig.now).await.is_ok());
-    assert!(permit(&rig).await.is_none(), "a late release frees nobody's place");
+    assert!(permit(&rig).await.is_none(), "a late release frees no other permit");
     assert!(rig.engine.reservations().release(&next, rig.now).await.is_ok());
     assert!(permit(&rig).await.is_some());
 }
@@ -302,8 +302,8 @@ pub(super) async fn a_permit_comes_back_by_itself<S: Store>(make: &impl Fn(Times
 /// gone.
 pub(super) async fn a_renewed_permit_lives_on<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let mut rig = Rig::new(make, vec![PERMITS.limit("in-flight", 2)]);
-    let held = permit(&rig).await.expect("two places are free");
-    let lost = permit(&rig).await.expect("one place is free");
+    let held = permit(&rig).await.expect("two permits are free");
+    let lost = permit(&rig).await.expect("one permit is free");
     assert_eq!(held.ttl(), HOUR);
     for _ in 0..5 {
         rig.now = rig.now + HOUR - Ticks::ONE;
@@ -311,7 +311,7 @@ pub(super) async fn a_renewed_permit_lives_on<S: Store>(make: &impl Fn(Timestamp
     }
     assert_eq!(rig.left("k", "in-flight").await, 1, "one lives, and one has expired");
     assert!(rig.engine.reservations().renew(&lost, rig.now).await.is_ok());
-    assert_eq!(rig.left("k", "in-flight").await, 1, "what has expired does not come back");
+    assert_eq!(rig.left("k", "in-flight").await, 1, "an expired permit does not come back");
     rig.swap(vec![PERMITS.limit("in-flight", 3)]);
     rig.now = rig.now + HOUR - Ticks::ONE;
     assert!(rig.engine.reservations().renew(&held, rig.now).await.is_ok());
@@ -319,11 +319,11 @@ pub(super) async fn a_renewed_permit_lives_on<S: Store>(make: &impl Fn(Timestamp
     assert_eq!(rig.left("k", "in-flight").await, 2, "nor does a change of policy end it");
     assert!(rig.engine.reservations().release(&held, rig.now).await.is_ok());
     assert!(rig.engine.reservations().renew(&held, rig.now).await.is_ok());
-    assert_eq!(rig.left("k", "in-flight").await, 3, "what was given back stays given back");
-    let crashed = permit(&rig).await.expect("a place is free");
+    assert_eq!(rig.left("k", "in-flight").await, 3, "a released permit stays released");
+    let crashed = permit(&rig).await.expect("a permit is free");
     assert!(rig.engine.reservations().renew(&crashed, rig.now).await.is_ok());
     rig.now = rig.now + HOUR;
-    assert_eq!(rig.left("k", "in-flight").await, 3, "nobody renews what a crashed holder had");
+    assert_eq!(rig.left("k", "in-flight").await, 3, "the permit of a crashed holder expires");
 }
 
 /// A permit acquired under one policy is released under the next, whether the limit was raised, lowered or removed.
@@ -332,7 +332,7 @@ pub(super) async fn a_permit_survives_a_swap<S: Store>(make: &impl Fn(Timestamp)
         let rig = Rig::new(make, vec![PERMITS.limit("in-flight", 5)]);
         let mut held = Vec::new();
         for _ in 0..3 {
-            held.push(permit(&rig).await.expect("a place is free"));
+            held.push(permit(&rig).await.expect("a permit is free"));
         }
         rig.swap(vec![PERMITS.limit("in-flight", limit)]);
         assert_eq!(rig.left("k", "in-flight").await, limit.saturating_sub(3), "{limit}");

@@ -1,11 +1,12 @@
 //! Policy swaps: counters are kept, a raise applies at once, a lowering clamps, and no key gains a burst.
 
-use super::fixture::{ALGORITHMS, BUCKET, HOUR, KeptUnits, PERMITS, Rig, asking, on_plan, policy, together};
+use super::fixture::{ALGORITHMS, BUCKET, HOUR, KeptUnits, PERMITS, Rig, asking, on_plan, policy};
 use crate::engine::SwapReport;
 use crate::outcome::Verdict;
 use crate::policy::{LimitBuilder, Policy};
 use crate::store::Store;
 use crate::time::{Ticks, Timestamp};
+use crate::together::together;
 
 /// Runs all of this module.
 pub async fn all<S: Store>(make: &impl Fn(Timestamp) -> S) {

@@ -1,4 +1,4 @@
-//! What a decision took: counters that were charged, and permits. Settling and releasing them is left to
+//! Records of a decision's charges: counters that were charged, and permits. Settling and releasing them is left to
 //! [`crate::engine`].
 
 use std::sync::Arc;
@@ -91,7 +91,7 @@ impl Permit {
 }
 
 impl Held {
-    /// What a charge took for a matched limit of a policy.
+    /// The units that a charge took for a matched limit of a policy.
     pub(crate) fn new(policy: &Policy, matched: &Match, charge: &Charge<'_>, source: Source) -> Self {
         Self::of(&policy.limits()[matched.limit as usize], matched.quota, charge, source)
     }
@@ -119,7 +119,7 @@ impl Held {
         }
     }
 
-    /// What a decision at `now` took, by the status of one of its limits.
+    /// The units that a decision at `now` took, by the status of one of its limits.
     pub(crate) fn by_status(limit: &Limit, charge: &Charge<'_>, status: &Status, now: Timestamp) -> Self {
         // A window from the first hit may have begun long before this charge, so only its own counter knows when it
         // ends.

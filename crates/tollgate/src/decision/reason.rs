@@ -42,7 +42,7 @@ impl LimitStatus<'_> {
         }
     }
 
-    /// What the limit admits, as the reason of its denial.
+    /// The quota of the limit, as the reason of its denial.
     pub(crate) fn admits(&self) -> String {
         let mut text = self.quota.map(|quota| self.limit.amount(quota)).unwrap_or_default();
         if self.outcome.verdict == Verdict::Never {
@@ -83,7 +83,7 @@ impl Decision {
         self.cause().map_or(self.verdict.retry_after(), |status| status.retry_advice())
     }
 
-    /// What denied the request: a limit's name, [`Block::NAME`], or [`Decision::REQUEST`] where no limit was asked. It
+    /// The cause of a denial: a limit's name, [`Block::NAME`], or [`Decision::REQUEST`] where no limit was asked. It
     /// also names a limit in shadow whose cost cannot be computed from the request, so it is for operators and
     /// services, not for their callers.
     #[must_use]

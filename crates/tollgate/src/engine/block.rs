@@ -51,7 +51,7 @@ pub enum BlockError {
     Value {
         /// The attribute.
         name: String,
-        /// What is wrong, and what would be accepted.
+        /// The problem, with the accepted values.
         problem: Problem,
     },
     /// The maximum number of blocks exists.

@@ -321,7 +321,7 @@ impl<S: Store> Engine<S> {
         charges: &[Charge<'_>],
         now: Timestamp,
     ) -> Result<(), StoreFailure> {
-        match self.fallback_if_any(active, now).filter(|context| context.fallback.owes_anything(charges)) {
+        match self.fallback_if_any(active, now).filter(|context| context.fallback.has_deferred(charges)) {
             // Boxed, because this future is large and every decision that waits would reserve room for it.
             Some(context) => Box::pin(context.reconcile_first(charges)).await,
             None => Ok(()),
@@ -332,7 +332,7 @@ impl<S: Store> Engine<S> {
     #[inline]
     fn must_reconcile_first(&self, charges: &[Charge<'_>]) -> bool {
         !self.store.never_waits()
-            && self.fallback.get().is_some_and(|fallback| fallback.owes_anything(charges))
+            && self.fallback.get().is_some_and(|fallback| fallback.has_deferred(charges))
     }
 
     /// The answers to the charges of a request: those of the store, which are also counted locally, or those of the

@@ -1,20 +1,15 @@
-//! What the program that runs an engine does beside decisions: it passes on settings of the wall clock and the secret of a
-//! fleet, reports deferred charges, and makes further engines.
+//! The upkeep of an engine by its program: settings of the wall clock, deferred charges, resets by other nodes.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Engine, Snapshots};
-use crate::active::ActivePolicy;
+use super::{Engine, Siblings, Snapshots};
 use crate::clock::Clock;
-use crate::fallback::{FallbackReport, Reconciled, node_count};
-use crate::key::Secret;
-use crate::memory::MemoryStore;
-use crate::policy::Policy;
+use crate::fallback::{FallbackReport, Reconciled};
+use crate::key::Fingerprint;
 use crate::store::{Store, StoreFailure};
 use crate::time::{Timestamp, WallOffset};
 
-/// What the program that runs an engine does beside decisions.
+/// The upkeep of an engine by its program.
 pub struct Maintenance<'e, S> {
     pub(super) engine: &'e Engine<S>,
 }
@@ -32,6 +27,12 @@ impl<'e, S: Store> Maintenance<'e, S> {
     #[inline]
     pub const fn snapshots(self) -> Snapshots<'e, S> {
         Snapshots { engine: self.engine }
+    }
+
+    /// Engines that hash keys with the same secret.
+    #[inline]
+    pub const fn siblings(self) -> Siblings<'e, S> {
+        Siblings { engine: self.engine }
     }
 
     /// Why the policy file as it is now is not active: what `tollgate policy check` prints about it. `None` if it is.
@@ -67,12 +68,6 @@ impl<'e, S: Store> Maintenance<'e, S> {
         self.engine.fallback.get().map(|fallback| fallback.report())
     }
 
-    /// How many nodes share the store, as far as the store knows.
-    #[must_use]
-    pub fn nodes(self) -> u32 {
-        node_count(&self.engine.store)
-    }
-
     /// The limits of the active policy that may be [leased](crate::lease), and the [numbers](crate::store::Family::id)
     /// of their counters: first those that decide, then those in shadow.
     #[must_use]
@@ -86,37 +81,11 @@ impl<'e, S: Store> Maintenance<'e, S> {
             .collect()
     }
 
-    /// Hashes keys with another secret from now on, as when the fleet's shared secret is learnt late. Every counter of
-    /// this engine starts anew under it.
-    pub fn rekey(self, secret: Secret) {
-        self.engine.rekey_with(Arc::new(secret));
-    }
-
-    /// As [`Maintenance::rekey`], with the secret of another engine.
-    pub fn rekey_as<T: Store>(self, other: &Engine<T>) {
-        let secret = Arc::clone(&other.active.load().secret);
-        self.engine.rekey_with(secret);
-    }
-
-    /// Another engine, with a policy and counters of its own, that hashes keys with the same secret: for two engines
-    /// that share a store.
-    #[must_use]
-    pub fn sibling<T: Store>(self, policy: Policy, store: T) -> Engine<T> {
-        let secret = Arc::clone(&self.engine.active.load().secret);
-        let active = ActivePolicy::first(Arc::new(policy), secret, store.is_grouped());
-        Engine::assemble(active, store, self.engine.clock.clone())
-    }
-
-    /// An engine of another policy, or the same, with counters of its own in memory that start empty: for a candidate
-    /// policy. The overrides of this engine apply there, too, and `enforce_percent` selects the same keys.
-    pub fn candidate(self, policy: Arc<Policy>, bytes: u64, now: Timestamp) -> Engine<MemoryStore> {
-        let now = now.decidable();
-        let (store, secret) = (MemoryStore::new(bytes, now), Arc::clone(&self.engine.active.load().secret));
-        let active = ActivePolicy::first(policy, secret, store.is_grouped());
-        let engine = Engine::assemble(active, store, self.engine.clock.clone());
-        engine.overrides.follow(&self.engine.overrides, now);
-        engine.maintenance().follow_wall(self.wall(), now);
-        engine
+    /// Records that another node has reset these counters: a reservation that was decided before refunds nothing. The
+    /// leases of this node are dropped by [`LeasedStore::discard`](crate::lease::LeasedStore::discard).
+    pub fn apply_remote_reset(self, keys: &[u128], now: Timestamp) {
+        let keys = keys.iter().map(|key| Fingerprint::of_whole(*key));
+        self.engine.reset_times.record(keys, now.decidable());
     }
 
     /// Applies a new setting of the wall clock, so that calendar windows and epoch windows begin and end by it. The

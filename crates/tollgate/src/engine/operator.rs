@@ -1,4 +1,4 @@
-//! What an operator may do to a running engine: overrides, blocks, explanations and resets. Overrides and blocks are not
+//! Operator commands on a running engine: overrides, blocks, explanations and resets. Overrides and blocks are not
 //! in a store: they work while the store is down, and they survive a reload. They are kept in memory. A program that
 //! wants them to survive a restart saves what `overrides` and `blocks` return, and restores it with `resume_overrides`
 //! and `block`.
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::Engine;
 use super::block::BlockError;
 use crate::decision::{Block, Decision};
-use crate::overrides::{ActiveOverrides, LimitOverride, OverrideError, OverrideSet, Ruled, Scope};
+use crate::overrides::{ActiveOverrides, ExpiringOverride, LimitOverride, OverrideError, OverrideSet, Scope};
 use crate::request::CheckRequest;
 use crate::store::Store;
 use crate::time::Timestamp;
@@ -19,7 +19,7 @@ mod reset;
 pub use explain::{Explained, Explanation, LIMITS_EXPLAINED_MAX, State};
 pub use reset::Forgotten;
 
-/// What an operator may do to a running engine.
+/// Operator commands on a running engine.
 pub struct Operator<'e, S> {
     pub(super) engine: &'e Engine<S>,
 }
@@ -78,14 +78,14 @@ impl<S: Store> Operator<'_, S> {
     /// replaced. Where an override of the limit and one of all limits apply at once, the milder one wins.
     ///
     /// ```
-    /// use tollgate::{CheckRequest, Engine, Ruled, LimitOverride, Scope, Ticks};
+    /// use tollgate::{CheckRequest, Engine, ExpiringOverride, LimitOverride, Scope, Ticks};
     /// let policy = "limits: [{name: all, rate: 1/h}]".parse()?;
     /// let request = CheckRequest::new();
     /// let engine = Engine::builder().policy(policy).build();
     /// let now = engine.now();
     /// assert!(engine.try_check(&request, now)?.is_allowed());
     /// assert!(!engine.try_check(&request, now)?.is_allowed());
-    /// let killed = Ruled { kind: LimitOverride::Off, until: now + Ticks::from_secs(60) };
+    /// let killed = ExpiringOverride { kind: LimitOverride::Off, until: now + Ticks::from_secs(60) };
     /// engine.operator().set_override(Scope::Limit("all"), killed, now)?;
     /// assert!(engine.try_check(&request, now + Ticks::from_secs(59))?.is_allowed());
     /// assert!(!engine.try_check(&request, now + Ticks::from_secs(60))?.is_allowed());
@@ -94,7 +94,12 @@ impl<S: Store> Operator<'_, S> {
     ///
     /// # Errors
     /// When the policy has no such limit or it is off there, or too many limits have overrides.
-    pub fn set_override(self, scope: Scope<'_>, ruled: Ruled, now: Timestamp) -> Result<(), OverrideError> {
+    pub fn set_override(
+        self,
+        scope: Scope<'_>,
+        ruled: ExpiringOverride,
+        now: Timestamp,
+    ) -> Result<(), OverrideError> {
         self.engine.overrides.rule(&self.engine.policy(), scope, ruled, now)?;
         self.prepare_shadow(scope, ruled.kind);
         Ok(())
@@ -134,7 +139,7 @@ impl<S: Store> Operator<'_, S> {
     /// When there are too many, or a percentage is above 100; nothing is changed then.
     pub fn resume_overrides(
         self,
-        (all, single): (Option<Ruled>, Vec<(String, Ruled)>),
+        (all, single): (Option<ExpiringOverride>, Vec<(String, ExpiringOverride)>),
         now: Timestamp,
     ) -> Result<(), OverrideError> {
         if let Some(all) = &all {

@@ -17,7 +17,7 @@ use crate::policy::{Policy, PolicyError, read_file};
 /// How often the thread looks at the file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What became of a changed policy file.
+/// The result of reading a changed policy file.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Reload<'r> {

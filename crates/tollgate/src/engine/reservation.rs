@@ -21,7 +21,7 @@ use crate::request::CheckRequest;
 use crate::store::{Charge, Charges, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
-/// What decisions took and may give back: reservations, queues, permits, and limits that count only failures.
+/// Settlement of decisions: reservations, queues, permits, and limits that count only failures.
 pub struct Reservations<'e, S> {
     pub(super) engine: &'e Engine<S>,
 }

@@ -47,7 +47,7 @@ pub use frame::VERSION as SNAPSHOT_VERSION;
 #[cfg(feature = "fuzzing")]
 pub use frame::sealed;
 
-/// What was written.
+/// Counts of a written snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotReport {
     /// Counters of keys.
@@ -64,10 +64,10 @@ pub enum SnapshotError {
     /// It could not be written.
     #[error("the snapshot could not be written: {}", plain_cause(.0))]
     Io(#[from] io::Error),
-    /// What was written belongs to two policies; take another.
+    /// The written counters belong to two policies; take another snapshot.
     #[error("another policy was put in force while the snapshot was taken; throw it away and take another")]
     PolicyChanged,
-    /// What was written belongs to two settings of the wall clock; take another.
+    /// The written counters belong to two settings of the wall clock; take another snapshot.
     #[error("the wall clock was set while the snapshot was taken; throw it away and take another")]
     WallSet,
     /// The counters are not in memory but in a store that outlives this process.
@@ -75,7 +75,7 @@ pub enum SnapshotError {
     NotInMemory,
 }
 
-/// What was read.
+/// Counts of a restored snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RestoreReport {
     /// When the snapshot was begun, by the clock of the process that took it.
@@ -88,7 +88,7 @@ pub struct RestoreReport {
     pub idle: u64,
     /// Counters that this store had no room for: their keys are as if never seen. Zero unless the capacity is smaller
     /// than that of the store which was written, or hardly larger than its contents.
-    pub no_room: u64,
+    pub dropped: u64,
 }
 
 /// Why a snapshot could not be read. Nothing of it is then active.
@@ -121,7 +121,7 @@ pub enum RestoreError {
     Damaged {
         /// The position of the damage.
         at: u64,
-        /// What is wrong there.
+        /// The problem there.
         what: String,
     },
 }
@@ -166,7 +166,7 @@ impl<S: Store> Snapshots<'_, S> {
         frames.write(Block::Holds, |fields| holds(fields, &active, store, now))?;
         let counted = counters::write(&mut frames, store, &settings, now)?;
         for part in parts {
-            frames.write(Block::Beside, |fields| fields.rest(part.as_ref()))?;
+            frames.write(Block::CallerPart, |fields| fields.rest(part.as_ref()))?;
         }
         // The permits in the snapshot have lower ids, and a policy made active since then has another generation.
         let permits = self.engine.permits.load(Ordering::Relaxed);
@@ -235,7 +235,7 @@ impl Snapshot {
     /// let clock = Clock::resumed(Snapshot::wall(&mut file.as_slice())?);
     /// let snapshot = Snapshot::read(64 << 20, clock.now(), &mut file.as_slice())?;
     /// # assert_eq!(clock.wall_offset(clock.now()), hour);
-    /// # assert_eq!(snapshot.report().no_room, 0);
+    /// # assert_eq!(snapshot.report().dropped, 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -301,7 +301,7 @@ impl Snapshot {
         Ok((engine, report))
     }
 
-    /// What the snapshot contains.
+    /// Counts of the snapshot's content.
     #[must_use]
     pub fn report(&self) -> RestoreReport {
         let SnapshotContent { taken_at, counted, .. } = &*self.0;
@@ -310,7 +310,7 @@ impl Snapshot {
             keys: counted.keys,
             overflow_keys: counted.overflow_keys,
             idle: counted.idle,
-            no_room: counted.no_room,
+            dropped: counted.dropped,
         }
     }
 }
@@ -430,7 +430,7 @@ impl SnapshotContent {
             Block::Wall if !self.is_ready => self.wall(fields),
             Block::Holds if !self.is_ready => self.holds(fields),
             Block::Words | Block::Pairs | Block::Large if self.is_ready => self.counters(block, fields),
-            Block::Beside if self.is_ready => part(self.taken_at, fields.rest()),
+            Block::CallerPart if self.is_ready => part(self.taken_at, fields.rest()),
             Block::End if self.is_ready => self.end(fields),
             _ => Err("a part is not where it belongs".to_owned()),
         });
@@ -460,25 +460,25 @@ impl SnapshotContent {
     }
 
     fn counters(&mut self, block: Block, fields: &mut Unread<'_>) -> Result<(), String> {
-        let place = counters::read_place(fields)?;
+        let partition = counters::read_partition(fields)?;
         while !fields.is_empty() {
             let put: Result<bool, Full> = match block {
                 Block::Words => {
-                    self.store.put_word(place, counters::read_slot(fields)?, self.origin, self.now)
+                    self.store.put_word(partition, counters::read_slot(fields)?, self.origin, self.now)
                 }
                 Block::Pairs => {
                     let slot = counters::read_slot(fields)?;
                     if setting_of(slot.entry.state) >= self.settings {
                         return Err("a window is of no known setting of the wall clock".to_owned());
                     }
-                    self.store.put_pair(place, slot, self.now)
+                    self.store.put_pair(partition, slot, self.now)
                 }
                 _ => {
-                    let (key, shelved) = counters::read_large(fields)?;
-                    self.store.put_large(place, key, shelved, self.now)
+                    let (key, entry) = counters::read_large(fields)?;
+                    self.store.put_large(partition, key, entry, self.now)
                 }
             };
-            self.counted.put_back(place, put);
+            self.counted.count_restored(partition, put);
         }
         Ok(())
     }

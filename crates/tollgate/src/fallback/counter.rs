@@ -64,7 +64,7 @@ impl Counter {
         }
     }
 
-    pub(super) fn spot<'c>(
+    pub(super) fn key_slot<'c>(
         &'c self,
         active: &'c ActivePolicy,
         charge: &'c Charge<'c>,

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::counter::Counter;
 use super::local::Local;
-use super::permits::{Name, Owed, UnreportedPermits};
+use super::permits::{PermitKey, UnreportedPermit, UnreportedPermits};
 use crate::active::ActivePolicy;
 use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
@@ -28,7 +28,7 @@ pub const DEFERRED_MAX: usize = 10_000;
 pub(super) struct Deferred {
     /// The number of entries, readable without the lock.
     held: AtomicUsize,
-    book: Mutex<BTreeMap<Fingerprint, DeferredCharge>>,
+    entries: Mutex<BTreeMap<Fingerprint, DeferredCharge>>,
     /// The number of counters being reported to the store, readable without the lock.
     reporting: AtomicUsize,
     /// The counters being reported. Until the report has arrived, the store would admit their units again.
@@ -43,7 +43,7 @@ pub(super) struct Deferred {
 pub(super) struct DeferredCharge {
     counter: Counter,
     /// Units in addition to those taken since the counter was marked.
-    beside: u64,
+    extra_units: u64,
     /// When the counter was marked.
     at: Timestamp,
     /// Units that the limit admitted while it was open, and when the last of them was admitted.
@@ -73,22 +73,22 @@ impl Refund {
 /// One report to the store. Units in a report that is dropped before the store has answered are counted as dropped.
 pub(super) struct Due<'d> {
     deferred: &'d Deferred,
-    what: Option<What>,
+    kind: Option<DueKind>,
     /// The counter whose units are reported.
     counter: Option<Fingerprint>,
 }
 
-enum What {
+enum DueKind {
     Units(Counter, u64),
     Refund(Counter, Refund),
-    Permit(Owed),
+    Permit(UnreportedPermit),
 }
 
 impl Deferred {
     pub(super) fn new() -> Self {
         Self {
             held: AtomicUsize::new(0),
-            book: Mutex::new(BTreeMap::new()),
+            entries: Mutex::new(BTreeMap::new()),
             reporting: AtomicUsize::new(0),
             reports: Mutex::new(BTreeSet::new()),
             permits: UnreportedPermits::default(),
@@ -97,16 +97,16 @@ impl Deferred {
         }
     }
 
-    fn book(&self) -> MutexGuard<'_, BTreeMap<Fingerprint, DeferredCharge>> {
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<Fingerprint, DeferredCharge>> {
         // A panicking thread cannot leave the map half changed: each statement leaves it consistent.
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The number of counters with deferred charges, plus the number of permits that the store has yet to record.
     #[inline]
     pub(super) fn held(&self) -> usize {
         // Relaxed: a thread that misses an entry made just now finds it at its next call.
-        self.held.load(Ordering::Relaxed) + self.permits.owed()
+        self.held.load(Ordering::Relaxed) + self.permits.unreported()
     }
 
     fn holds_units(&self) -> bool {
@@ -141,31 +141,31 @@ impl Deferred {
 
     /// Whether one of these counters has deferred units.
     #[inline]
-    pub(super) fn owes(&self, charges: &[Charge<'_>]) -> bool {
+    pub(super) fn has_deferred_units(&self, charges: &[Charge<'_>]) -> bool {
         self.holds_units() && {
-            let book = self.book();
-            charges.iter().any(|charge| book.contains_key(&charge.key))
+            let entries = self.entries();
+            charges.iter().any(|charge| entries.contains_key(&charge.key))
         }
     }
 
     /// Whether one of these counters has deferred units or permits, or is being reported.
     #[inline]
-    pub(super) fn owes_anything(&self, charges: &[Charge<'_>]) -> bool {
-        self.owes(charges) || self.is_reporting(charges) || self.permits.owes(charges)
+    pub(super) fn has_deferred(&self, charges: &[Charge<'_>]) -> bool {
+        self.has_deferred_units(charges) || self.is_reporting(charges) || self.permits.has_unreported(charges)
     }
 
     /// Whether a counter was marked at this instant or before, so that the store does not know what was charged locally
     /// since.
     pub(super) fn is_marked_since(&self, charge: &Charge<'_>, at: Timestamp) -> bool {
         self.holds_units()
-            && self.book().get(&charge.key).is_some_and(|deferred_charge| deferred_charge.at <= at)
+            && self.entries().get(&charge.key).is_some_and(|deferred_charge| deferred_charge.at <= at)
     }
 
     /// Any counter with a deferred charge, for a look that tests the store.
     pub(super) fn any(&self, active: &ActivePolicy) -> Option<(Counter, PermitId)> {
         let units = {
-            let book = self.book();
-            let mut there = book
+            let entries = self.entries();
+            let mut there = entries
                 .values()
                 .filter(|deferred_charge| deferred_charge.counter.charge(active, PermitId(0), 0).is_some());
             there.next().map(|deferred_charge| (deferred_charge.counter.clone(), PermitId(0)))
@@ -183,26 +183,26 @@ impl Deferred {
         counter: impl FnOnce() -> Counter,
         now: Timestamp,
     ) {
-        let mut book = self.book();
-        if book.len() < DEFERRED_MAX && !book.contains_key(&charge.key) {
-            self.insert(&mut book, local, active, (charge, counter()), (0, Refund::default()), now);
+        let mut entries = self.entries();
+        if entries.len() < DEFERRED_MAX && !entries.contains_key(&charge.key) {
+            self.insert(&mut entries, local, active, (charge, counter()), (0, Refund::default()), now);
         }
     }
 
     fn insert(
         &self,
-        book: &mut BTreeMap<Fingerprint, DeferredCharge>,
+        entries: &mut BTreeMap<Fingerprint, DeferredCharge>,
         local: &Local,
         active: &ActivePolicy,
         (charge, counter): (&Charge<'_>, Counter),
-        (beside, refund): (u64, Refund),
+        (extra_units, refund): (u64, Refund),
         now: Timestamp,
     ) {
-        if let Some(spot) = counter.spot(active, charge) {
-            local.mark(&spot, now);
+        if let Some(key_slot) = counter.key_slot(active, charge) {
+            local.mark(&key_slot, now);
         }
-        book.insert(charge.key, DeferredCharge { counter, beside, at: now, open: (0, now), refund });
-        self.held.store(book.len(), Ordering::Relaxed);
+        entries.insert(charge.key, DeferredCharge { counter, extra_units, at: now, open: (0, now), refund });
+        self.held.store(entries.len(), Ordering::Relaxed);
     }
 
     /// Records a charge that was made without the store: a permit, or units that [`Deferred::begin`] had no room for.
@@ -210,7 +210,7 @@ impl Deferred {
         if matches!(charge.quota, Quota::Concurrency(_)) {
             self.permits.give(charge);
         } else if self.held.load(Ordering::Relaxed) >= DEFERRED_MAX
-            && !self.owes(std::slice::from_ref(charge))
+            && !self.has_deferred_units(std::slice::from_ref(charge))
         {
             self.drop_one();
         }
@@ -225,14 +225,14 @@ impl Deferred {
         counter: impl FnOnce() -> Counter,
         now: Timestamp,
     ) {
-        let mut book = self.book();
-        if !book.contains_key(&charge.key) {
-            if book.len() >= DEFERRED_MAX {
+        let mut entries = self.entries();
+        if !entries.contains_key(&charge.key) {
+            if entries.len() >= DEFERRED_MAX {
                 return self.drop_one();
             }
-            self.insert(&mut book, local, active, (charge, counter()), (0, Refund::default()), now);
+            self.insert(&mut entries, local, active, (charge, counter()), (0, Refund::default()), now);
         }
-        if let Some(deferred_charge) = book.get_mut(&charge.key) {
+        if let Some(deferred_charge) = entries.get_mut(&charge.key) {
             deferred_charge.open =
                 (still_open(charge, deferred_charge.open, now).saturating_add(charge.cost), now);
         }
@@ -240,7 +240,7 @@ impl Deferred {
 
     /// Takes back units that an open limit admitted and another limit then denied.
     pub(super) fn take_back_open(&self, charge: &Charge<'_>) {
-        if let Some(deferred_charge) = self.book().get_mut(&charge.key) {
+        if let Some(deferred_charge) = self.entries().get_mut(&charge.key) {
             deferred_charge.open.0 = deferred_charge.open.0.saturating_sub(charge.cost);
         }
     }
@@ -252,14 +252,14 @@ impl Deferred {
             return;
         }
         for deferred_charge in
-            self.book().values_mut().filter(|deferred_charge| deferred_charge.counter.has_share())
+            self.entries().values_mut().filter(|deferred_charge| deferred_charge.counter.has_share())
         {
-            deferred_charge.beside = self.owed(local, active, deferred_charge, now);
+            deferred_charge.extra_units = self.due_units(local, active, deferred_charge, now);
             (deferred_charge.at, deferred_charge.open) = (now, (0, now));
             if let Some(charge) = deferred_charge.counter.charge(active, PermitId(0), 0)
-                && let Some(spot) = deferred_charge.counter.spot(active, &charge)
+                && let Some(key_slot) = deferred_charge.counter.key_slot(active, &charge)
             {
-                local.mark(&spot, now);
+                local.mark(&key_slot, now);
             }
         }
     }
@@ -274,13 +274,13 @@ impl Deferred {
         now: Timestamp,
     ) {
         let refund = Refund { units: charge.cost, earliest: charge.charged.earliest(now) };
-        let mut book = self.book();
-        if let Some(deferred_charge) = book.get_mut(&charge.key) {
+        let mut entries = self.entries();
+        if let Some(deferred_charge) = entries.get_mut(&charge.key) {
             deferred_charge.refund = deferred_charge.refund.and(refund);
-        } else if book.len() >= DEFERRED_MAX {
+        } else if entries.len() >= DEFERRED_MAX {
             self.drop_one();
         } else {
-            self.insert(&mut book, local, active, (charge, counter), (0, refund), now);
+            self.insert(&mut entries, local, active, (charge, counter), (0, refund), now);
         }
     }
 
@@ -288,17 +288,17 @@ impl Deferred {
     pub(super) fn forget(&self, charge: &Charge<'_>) {
         self.permits.forget(charge.key);
         if self.holds_units() {
-            let mut book = self.book();
-            book.remove(&charge.key);
-            self.held.store(book.len(), Ordering::Relaxed);
+            let mut entries = self.entries();
+            entries.remove(&charge.key);
+            self.held.store(entries.len(), Ordering::Relaxed);
         }
     }
 
     /// Drops all deferred charges, as when keys change their meaning.
     pub(super) fn drop_all(&self) {
-        let mut book = self.book();
-        self.dropped.fetch_add((book.len() + self.permits.clear()) as u64, Ordering::Relaxed);
-        book.clear();
+        let mut entries = self.entries();
+        self.dropped.fetch_add((entries.len() + self.permits.clear()) as u64, Ordering::Relaxed);
+        entries.clear();
         self.held.store(0, Ordering::Relaxed);
     }
 
@@ -315,32 +315,32 @@ impl Deferred {
         most: usize,
         now: Timestamp,
     ) -> Vec<Due<'_>> {
-        let mut book = self.book();
-        let debtors: Vec<Fingerprint> = match of {
+        let mut entries = self.entries();
+        let keys: Vec<Fingerprint> = match of {
             Some(charges) => charges.iter().map(|charge| charge.key).collect(),
-            None => book.keys().take(most).copied().collect(),
+            None => entries.keys().take(most).copied().collect(),
         };
         let mut due = Vec::new();
-        for debtor in debtors {
-            let Some(deferred_charge) = book.remove(&debtor) else { continue };
-            let units = self.owed(local, active, &deferred_charge, now);
+        for key in keys {
+            let Some(deferred_charge) = entries.remove(&key) else { continue };
+            let units = self.due_units(local, active, &deferred_charge, now);
             if units > 0 {
-                self.begin_report(debtor);
-                due.push((What::Units(deferred_charge.counter.clone(), units), Some(debtor)));
+                self.begin_report(key);
+                due.push((DueKind::Units(deferred_charge.counter.clone(), units), Some(key)));
             }
             if deferred_charge.refund.units > 0 {
-                due.push((What::Refund(deferred_charge.counter, deferred_charge.refund), None));
+                due.push((DueKind::Refund(deferred_charge.counter, deferred_charge.refund), None));
             }
         }
-        self.held.store(book.len(), Ordering::Relaxed);
-        drop(book);
+        self.held.store(entries.len(), Ordering::Relaxed);
+        drop(entries);
         let permits = self.permits.due(active, of, most.saturating_sub(due.len()), now);
-        due.extend(permits.into_iter().map(|owed| (What::Permit(owed), None)));
-        due.into_iter().map(|(what, counter)| Due { deferred: self, what: Some(what), counter }).collect()
+        due.extend(permits.into_iter().map(|due_units| (DueKind::Permit(due_units), None)));
+        due.into_iter().map(|(kind, counter)| Due { deferred: self, kind: Some(kind), counter }).collect()
     }
 
     /// The units to report to the store.
-    fn owed(
+    fn due_units(
         &self,
         local: &Local,
         active: &ActivePolicy,
@@ -349,32 +349,32 @@ impl Deferred {
     ) -> u64 {
         // When the limit is gone, what it counted is gone too.
         let Some(charge) = deferred_charge.counter.charge(active, PermitId(0), 0) else { return 0 };
-        let Some(spot) = deferred_charge.counter.spot(active, &charge) else { return 0 };
-        let since = local.since_mark(&spot, now);
+        let Some(key_slot) = deferred_charge.counter.key_slot(active, &charge) else { return 0 };
+        let since = local.since_mark(&key_slot, now);
         if since.is_none() {
             self.drop_one();
         }
         let open = still_open(&charge, deferred_charge.open, now);
-        let counted = deferred_charge.beside.saturating_add_signed(since.unwrap_or(0));
+        let counted = deferred_charge.extra_units.saturating_add_signed(since.unwrap_or(0));
         counted.saturating_add(open).min(charge.quota.capacity())
     }
 
     /// Records again a report that was not sent after all.
-    fn put_back(&self, local: &Local, active: &ActivePolicy, what: What, now: Timestamp) {
-        let (counter, beside, refund) = match what {
-            What::Units(counter, units) => (counter, units, Refund::default()),
-            What::Refund(counter, refund) => (counter, 0, refund),
-            What::Permit(_) => return, // It stays until the store has answered.
+    fn put_back(&self, local: &Local, active: &ActivePolicy, kind: DueKind, now: Timestamp) {
+        let (counter, extra_units, refund) = match kind {
+            DueKind::Units(counter, units) => (counter, units, Refund::default()),
+            DueKind::Refund(counter, refund) => (counter, 0, refund),
+            DueKind::Permit(_) => return, // It stays until the store has answered.
         };
         let of = counter.clone();
         let Some(charge) = of.charge(active, PermitId(0), 0) else { return };
-        let mut book = self.book();
-        match book.get_mut(&charge.key) {
+        let mut entries = self.entries();
+        match entries.get_mut(&charge.key) {
             Some(deferred_charge) => {
-                deferred_charge.beside = deferred_charge.beside.saturating_add(beside);
+                deferred_charge.extra_units = deferred_charge.extra_units.saturating_add(extra_units);
                 deferred_charge.refund = deferred_charge.refund.and(refund);
             }
-            None => self.insert(&mut book, local, active, (&charge, counter), (beside, refund), now),
+            None => self.insert(&mut entries, local, active, (&charge, counter), (extra_units, refund), now),
         }
     }
 }
@@ -387,42 +387,44 @@ fn still_open(charge: &Charge<'_>, (units, latest): (u64, Timestamp), now: Times
 impl Due<'_> {
     /// Whether the report is a refund.
     pub(super) fn is_refund(&self) -> bool {
-        matches!(self.what, Some(What::Refund(..)))
+        matches!(self.kind, Some(DueKind::Refund(..)))
     }
 
     /// The charge that reports it. Refunds of several requests have no single instant, so the earliest is given.
     pub(super) fn charge<'c>(&'c self, active: &'c ActivePolicy, now: Timestamp) -> Option<Charge<'c>> {
-        match self.what.as_ref()? {
-            What::Units(counter, units) => counter.charge(active, PermitId(0), *units),
-            What::Refund(counter, refund) => {
+        match self.kind.as_ref()? {
+            DueKind::Units(counter, units) => counter.charge(active, PermitId(0), *units),
+            DueKind::Refund(counter, refund) => {
                 let charged = Charged::Within(now.since(refund.earliest));
                 Some(counter.charge(active, PermitId(0), refund.units)?.of(charged))
             }
-            What::Permit(Owed { name, counter, units }) => counter.charge(active, name.1, *units),
+            DueKind::Permit(UnreportedPermit { permit_key, counter, units }) => {
+                counter.charge(active, permit_key.1, *units)
+            }
         }
     }
 
     /// The permit that is reported, if it is one.
-    fn permit(&self) -> Option<Name> {
-        match &self.what {
-            Some(What::Permit(owed)) => Some(owed.name),
+    fn permit(&self) -> Option<PermitKey> {
+        match &self.kind {
+            Some(DueKind::Permit(permit)) => Some(permit.permit_key),
             _ => None,
         }
     }
 
     /// The store has recorded the report.
     pub(super) fn settle(mut self, now: Timestamp) {
-        if let Some(name) = self.permit() {
-            self.deferred.permits.reported(&name, now);
+        if let Some(permit_key) = self.permit() {
+            self.deferred.permits.reported(&permit_key, now);
         }
-        self.what = None;
+        self.kind = None;
         self.deferred.settled.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The report was not sent.
     pub(super) fn put_back(mut self, local: &Local, active: &ActivePolicy, now: Timestamp) {
-        if let Some(what) = self.what.take() {
-            self.deferred.put_back(local, active, what, now);
+        if let Some(kind) = self.kind.take() {
+            self.deferred.put_back(local, active, kind, now);
         }
     }
 }
@@ -434,7 +436,7 @@ impl Drop for Due<'_> {
         }
         // The store may have recorded the report or not. Units are not reported twice; a permit is, because it has an
         // id and counts once.
-        if matches!(self.what, Some(What::Units(..) | What::Refund(..))) {
+        if matches!(self.kind, Some(DueKind::Units(..) | DueKind::Refund(..))) {
             self.deferred.drop_one();
         }
     }

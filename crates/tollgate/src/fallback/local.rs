@@ -33,7 +33,7 @@ pub(crate) struct Local {
     marks: MemoryStore,
     shares: ArcSwap<Shares>,
     /// Locked while shares change.
-    shaping: Mutex<()>,
+    resizing: Mutex<()>,
 }
 
 /// The shares of every limit, for one policy and one number of nodes.
@@ -72,7 +72,7 @@ impl<'s> KeySlot<'s> {
 
     /// The charge of units taken under an earlier policy; `None` if their limit is gone.
     pub(super) fn held(active: &'s ActivePolicy, held: &Held, charge: &'s Charge<'s>) -> Option<Self> {
-        let (limit, quota) = active.place_of(held)?;
+        let (limit, quota) = active.position_of(held)?;
         Some(Self { target: Target::Limit { active, limit, quota }, charge })
     }
 
@@ -89,15 +89,22 @@ pub(super) enum Side {
     Marks,
 }
 
+/// Whether units that are admitted are also taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    Take,
+    Look,
+}
+
 /// A charge of a fallback counter.
 #[derive(Clone, Copy)]
-struct Own<'s> {
+struct ShareCharge<'s> {
     charge: Charge<'s>,
     /// Units of the quota that are not part of the share; see [`Share`].
     headroom: u64,
 }
 
-impl Own<'_> {
+impl ShareCharge<'_> {
     /// The burst of the share, in units.
     fn units(&self) -> u64 {
         self.charge.quota.capacity() - self.headroom
@@ -120,16 +127,16 @@ impl Shares {
 
     fn first(active: &ActivePolicy, nodes: u32) -> Self {
         let (policy, shares) = Self::policy(&active.policy, nodes);
-        let live_shares = ActivePolicy::first(policy, Arc::clone(&active.secret), false);
+        let active_shares = ActivePolicy::first(policy, Arc::clone(&active.secret), false);
         let generation = active.generation();
-        Self { of: Arc::clone(&active.policy), generation, nodes, active: live_shares, shares }
+        Self { of: Arc::clone(&active.policy), generation, nodes, active: active_shares, shares }
     }
 
     /// Converts a charge of the store's counter to one of the fallback counter.
-    fn own<'s>(&'s self, spot: &KeySlot<'s>) -> Option<Own<'s>> {
-        let KeySlot { target, charge } = *spot;
+    fn share_charge<'s>(&'s self, key_slot: &KeySlot<'s>) -> Option<ShareCharge<'s>> {
+        let KeySlot { target, charge } = *key_slot;
         let Target::Limit { active, limit, quota } = target else {
-            return Some(Own { charge: *charge, headroom: 0 });
+            return Some(ShareCharge { charge: *charge, headroom: 0 });
         };
         // A decision that began before a policy swap has its limits in another order.
         let position = if Arc::ptr_eq(&self.of, &active.policy) {
@@ -143,7 +150,7 @@ impl Shares {
         let share = self.shares.get(position)?.get(index)?;
         let (number, quota) = (*counters.numbers.get(index)?, &share.quota);
         let charge = Charge { family, number, quota, group: None, lease: None, ..*charge };
-        Some(Own { charge, headroom: share.headroom })
+        Some(ShareCharge { charge, headroom: share.headroom })
     }
 }
 
@@ -154,7 +161,7 @@ impl Local {
             ceilings: MemoryStore::new(CEILING_BYTES, now),
             marks: MemoryStore::new(MARK_BYTES, now),
             shares: ArcSwap::from_pointee(Shares::first(active, nodes.min(NODES_MAX))),
-            shaping: Mutex::new(()),
+            resizing: Mutex::new(()),
         }
     }
 
@@ -171,7 +178,7 @@ impl Local {
     /// The number of nodes that the shares should be computed for, if they are not: the number has changed, or the
     /// policy has. While the store is failing the number may only grow, because a node that cannot be seen may still be
     /// running.
-    pub(super) fn wants(
+    pub(super) fn stale_node_count(
         &self,
         reported: u32,
         was_away_lately: impl FnOnce() -> bool,
@@ -185,8 +192,8 @@ impl Local {
     }
 
     /// Recomputes the shares for another policy or another number of nodes. Counters are kept, as in a policy swap.
-    pub(super) fn reshape(&self, active: &ActivePolicy, nodes: u32, now: Timestamp) {
-        let _one_at_a_time = self.shaping.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn resize_shares(&self, active: &ActivePolicy, nodes: u32, now: Timestamp) {
+        let _one_at_a_time = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.shares.load();
         if before.nodes == nodes && Arc::ptr_eq(&before.of, &active.policy) {
             return;
@@ -210,55 +217,55 @@ impl Local {
     }
 
     /// Charges what was admitted elsewhere, as far as the share has units. The outcome is ignored.
-    pub(super) fn charge_share(&self, side: Side, spot: &KeySlot<'_>, now: Timestamp) {
+    pub(super) fn charge_share(&self, side: Side, key_slot: &KeySlot<'_>, now: Timestamp) {
         let shares = self.shares.load();
-        if let Some(own) = shares.own(spot) {
-            let _ = self.side(side).ask(&own.charge, ChargeMode::UpTo(own.headroom), now);
+        if let Some(share_charge) = shares.share_charge(key_slot) {
+            let _ = self.side(side).ask(&share_charge.charge, ChargeMode::UpTo(share_charge.headroom), now);
         }
     }
 
-    /// Asks this node's share about a charge. The units are taken if the share admits them and `takes` is set.
+    /// Asks this node's share about a charge. With [`Access::Take`], the units are taken if the share admits them.
     pub(super) fn ask(
         &self,
-        spot: &KeySlot<'_>,
-        takes: bool,
+        key_slot: &KeySlot<'_>,
+        access: Access,
         now: Timestamp,
     ) -> Result<ChargeAnswer, StoreFailure> {
         let shares = self.shares.load();
-        let own = shares.own(spot).ok_or(StoreFailure::Superseded)?;
-        let wanted = own.wanted(spot.charge.cost);
-        let demand = match (spot.charge.cost, takes) {
+        let share_charge = shares.share_charge(key_slot).ok_or(StoreFailure::Superseded)?;
+        let wanted = share_charge.wanted(key_slot.charge.cost);
+        let demand = match (key_slot.charge.cost, access) {
             (0, _) => ChargeMode::Would(0),
-            (_, false) => ChargeMode::Would(wanted),
-            (_, true) => ChargeMode::If(wanted),
+            (_, Access::Look) => ChargeMode::Would(wanted),
+            (_, Access::Take) => ChargeMode::If(wanted),
         };
-        let answer = self.counters.ask(&own.charge, demand, now)?;
+        let answer = self.counters.ask(&share_charge.charge, demand, now)?;
         let source = if answer.source == Source::Full { Source::Full } else { Source::Local };
         // A look with a cost reports what it would leave; ask again for what is there.
         let answer = if matches!(demand, ChargeMode::Would(1..)) && answer.outcome.is_allowed() {
-            let look = self.counters.ask(&own.charge, ChargeMode::Would(0), now)?.outcome;
+            let look = self.counters.ask(&share_charge.charge, ChargeMode::Would(0), now)?.outcome;
             ChargeAnswer { outcome: Outcome { verdict: answer.outcome.verdict, ..look }, ..answer }
         } else {
             answer
         };
-        Ok(ChargeAnswer::new(self.share_outcome(&own, answer.outcome, now), source)
+        Ok(ChargeAnswer::new(self.share_outcome(&share_charge, answer.outcome, now), source)
             .charged(answer.charged_at))
     }
 
     /// Converts an outcome to the numbers of the share, which exclude the spare units.
-    fn share_outcome(&self, own: &Own<'_>, outcome: Outcome, now: Timestamp) -> Outcome {
-        let headroom = own.headroom;
+    fn share_outcome(&self, share_charge: &ShareCharge<'_>, outcome: Outcome, now: Timestamp) -> Outcome {
+        let headroom = share_charge.headroom;
         let verdict = match outcome.verdict {
             // The limit itself could admit it; only the share cannot.
             Verdict::Never => Verdict::Deny { retry_after: AWAY_RETRY },
             verdict => verdict,
         };
         let remaining = outcome.remaining.saturating_sub(headroom);
-        let mut outcome_of_share = Outcome { verdict, limit: own.units(), remaining, ..outcome };
+        let mut outcome_of_share = Outcome { verdict, limit: share_charge.units(), remaining, ..outcome };
         if outcome.remaining < headroom {
             // The counter pays off a request that was larger than the share: its next unit comes later than the next
             // spare unit.
-            let next = self.counters.ask(&own.charge, ChargeMode::Would(headroom + 1), now);
+            let next = self.counters.ask(&share_charge.charge, ChargeMode::Would(headroom + 1), now);
             if let Ok(ChargeAnswer {
                 outcome: Outcome { verdict: Verdict::Deny { retry_after }, .. }, ..
             }) = next
@@ -270,55 +277,55 @@ impl Local {
     }
 
     /// Refunds what a charge took from the share.
-    pub(super) fn refund(&self, side: Side, spot: &KeySlot<'_>, now: Timestamp) {
+    pub(super) fn refund(&self, side: Side, key_slot: &KeySlot<'_>, now: Timestamp) {
         let shares = self.shares.load();
-        if let Some(own) = shares.own(spot) {
+        if let Some(share_charge) = shares.share_charge(key_slot) {
             // Memory always answers, and it ignores units that are not there.
-            let _ = self.side(side).refund_now(&own.charge, now);
+            let _ = self.side(side).refund_now(&share_charge.charge, now);
         }
-        if side == Side::Counters && matches!(spot.charge.quota, Quota::Concurrency(_)) {
-            let _ = self.ceilings.refund_now(spot.charge, now);
+        if side == Side::Counters && matches!(key_slot.charge.quota, Quota::Concurrency(_)) {
+            let _ = self.ceilings.refund_now(key_slot.charge, now);
         }
     }
 
     /// Renews a permit in the share.
-    pub(super) fn renew(&self, spot: &KeySlot<'_>, now: Timestamp) {
+    pub(super) fn renew(&self, key_slot: &KeySlot<'_>, now: Timestamp) {
         let shares = self.shares.load();
-        if let Some(own) = shares.own(spot) {
+        if let Some(share_charge) = shares.share_charge(key_slot) {
             // Memory always answers, and it ignores a permit that is not there.
-            let _ = self.counters.renew_now(&own.charge, now);
+            let _ = self.counters.renew_now(&share_charge.charge, now);
         }
-        let _ = self.ceilings.renew_now(spot.charge, now);
+        let _ = self.ceilings.renew_now(key_slot.charge, now);
     }
 
     /// Resets a counter.
-    pub(super) fn reset(&self, spot: &KeySlot<'_>, now: Timestamp) {
+    pub(super) fn reset(&self, key_slot: &KeySlot<'_>, now: Timestamp) {
         let shares = self.shares.load();
-        if let Some(own) = shares.own(spot) {
-            self.counters.reset_now(&own.charge, now);
+        if let Some(share_charge) = shares.share_charge(key_slot) {
+            self.counters.reset_now(&share_charge.charge, now);
         }
     }
 
     /// Copies a counter as it is now, when the store knows all of it. Whatever it counts beyond the copy later is to be
     /// reported.
-    pub(super) fn mark(&self, spot: &KeySlot<'_>, now: Timestamp) {
+    pub(super) fn mark(&self, key_slot: &KeySlot<'_>, now: Timestamp) {
         let shares = self.shares.load();
-        if let Some(own) = shares.own(spot) {
-            let _ = self.counters.copy_to(&self.marks, &own.charge, now); // Without room `since_mark` is `None`.
+        if let Some(share_charge) = shares.share_charge(key_slot) {
+            let _ = self.counters.copy_to(&self.marks, &share_charge.charge, now); // Without room `since_mark` is `None`.
         }
     }
 
     /// Units taken from a counter since it was marked, minus those that have come back; negative if more was refunded.
     /// `None` if there was no room for a mark of its own.
-    pub(super) fn since_mark(&self, spot: &KeySlot<'_>, now: Timestamp) -> Option<i64> {
+    pub(super) fn since_mark(&self, key_slot: &KeySlot<'_>, now: Timestamp) -> Option<i64> {
         let shares = self.shares.load();
-        let own = shares.own(spot)?;
-        let look = Charge { cost: 0, ..own.charge };
+        let share_charge = shares.share_charge(key_slot)?;
+        let look = Charge { cost: 0, ..share_charge.charge };
         let [now_is, was] =
             [&self.counters, &self.marks].map(|store| store.ask(&look, ChargeMode::UpTo(0), now));
         let (now_is, was) = (now_is.ok()?, was.ok()?);
         (now_is.source == Source::Exact && was.source == Source::Exact)
-            .then(|| more_used(own.charge.quota, &now_is.outcome, &was.outcome))
+            .then(|| more_used(share_charge.charge.quota, &now_is.outcome, &was.outcome))
     }
 
     /// Whether an open limit admits a request: up to `up_to` times this node's share.
@@ -326,13 +333,14 @@ impl Local {
         &self,
         charge: &Charge<'_>,
         up_to: Option<u32>,
-        takes: bool,
+        access: Access,
         now: Timestamp,
     ) -> bool {
         let Some(times) = up_to.filter(|_| charge.cost > 0) else { return true };
         let Some(quota) = share::ceiling(charge.quota, self.nodes(), times) else { return true };
         let bound = Charge { quota: &quota, number: 0, ..*charge };
-        let demand = if takes { ChargeMode::If(charge.cost) } else { ChargeMode::Would(charge.cost) };
+        let demand =
+            if access == Access::Take { ChargeMode::If(charge.cost) } else { ChargeMode::Would(charge.cost) };
         self.ceilings.ask(&bound, demand, now).is_ok_and(|answer| answer.outcome.is_allowed())
     }
 

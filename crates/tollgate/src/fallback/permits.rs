@@ -23,11 +23,11 @@ const PERMITS_MAX: usize = 10_000;
 const REPORTED_FOR: Ticks = Ticks::from_secs(10);
 
 /// A permit, by its key and its id.
-pub(super) type Name = (Fingerprint, PermitId);
+pub(super) type PermitKey = (Fingerprint, PermitId);
 
 /// A permit that the store has yet to record.
-pub(super) struct Owed {
-    pub(super) name: Name,
+pub(super) struct UnreportedPermit {
+    pub(super) permit_key: PermitKey,
     pub(super) counter: Counter,
     pub(super) units: u64,
 }
@@ -37,18 +37,18 @@ pub(super) struct Owed {
 pub(super) struct UnreportedPermits {
     /// The number of permits remembered, and the number that the store has yet to record; readable without the lock.
     held: AtomicUsize,
-    owed: AtomicUsize,
+    unreported: AtomicUsize,
     /// Counts the permits that the store has recorded. A charge remembers the count at which it was sent.
     reported: AtomicU64,
-    book: Mutex<PermitMap>,
+    permits: Mutex<PermitMap>,
 }
 
 #[derive(Default)]
 struct PermitMap {
-    places: BTreeMap<Name, LocalPermit>,
+    by_key: BTreeMap<PermitKey, LocalPermit>,
     /// The permits that the store has recorded, in that order.
-    reported: VecDeque<(Timestamp, Name)>,
-    owed: usize,
+    reported: VecDeque<(Timestamp, PermitKey)>,
+    unreported: usize,
 }
 
 #[derive(Debug)]
@@ -72,7 +72,7 @@ enum PermitState {
 
 impl PermitState {
     /// The counter to report it with, if it has to be reported.
-    const fn owed(&self) -> Option<&Counter> {
+    const fn unreported(&self) -> Option<&Counter> {
         match self {
             PermitState::Given(counter) | PermitState::Asked(counter) => Some(counter),
             PermitState::Announced(_) | PermitState::Reported(_) => None,
@@ -81,41 +81,46 @@ impl PermitState {
 }
 
 impl PermitMap {
-    fn remove(&mut self, name: &Name) -> Option<LocalPermit> {
-        let place = self.places.remove(name)?;
-        self.owed -= usize::from(place.state.owed().is_some());
-        Some(place)
+    fn remove(&mut self, permit_key: &PermitKey) -> Option<LocalPermit> {
+        let permit = self.by_key.remove(permit_key)?;
+        self.unreported -= usize::from(permit.state.unreported().is_some());
+        Some(permit)
     }
 
-    fn insert(&mut self, name: Name, place: LocalPermit) {
-        self.remove(&name);
-        self.owed += usize::from(place.state.owed().is_some());
-        self.places.insert(name, place);
+    fn insert(&mut self, permit_key: PermitKey, permit: LocalPermit) {
+        self.remove(&permit_key);
+        self.unreported += usize::from(permit.state.unreported().is_some());
+        self.by_key.insert(permit_key, permit);
     }
 
     /// Forgets permits that are certainly part of the store's answer to every charge in flight.
     fn sweep(&mut self, now: Timestamp) {
-        while let Some(&(at, name)) = self.reported.front()
+        while let Some(&(at, permit_key)) = self.reported.front()
             && now.since(at) >= REPORTED_FOR
         {
             self.reported.pop_front();
-            if self.places.get(&name).is_some_and(|place| matches!(place.state, PermitState::Reported(_))) {
-                self.remove(&name);
+            if self
+                .by_key
+                .get(&permit_key)
+                .is_some_and(|permit| matches!(permit.state, PermitState::Reported(_)))
+            {
+                self.remove(&permit_key);
             }
         }
     }
 }
 
 impl UnreportedPermits {
-    /// Runs a function on the book, then updates the counts of what it holds.
+    /// Runs a function on the map, then updates the counts of what it holds.
     fn with<T>(&self, act: impl FnOnce(&mut PermitMap) -> T) -> T {
-        // A panicking thread cannot leave the book half changed: each statement leaves it consistent.
-        let mut book: MutexGuard<'_, PermitMap> = self.book.lock().unwrap_or_else(PoisonError::into_inner);
-        let done = act(&mut book);
+        // A panicking thread cannot leave the map half changed: each statement leaves it consistent.
+        let mut permits: MutexGuard<'_, PermitMap> =
+            self.permits.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = act(&mut permits);
         // Relaxed: a thread that must see a permit announced it before it took the lock of a share, which orders the
         // two.
-        self.held.store(book.places.len(), Ordering::Relaxed);
-        self.owed.store(book.owed, Ordering::Relaxed);
+        self.held.store(permits.by_key.len(), Ordering::Relaxed);
+        self.unreported.store(permits.unreported, Ordering::Relaxed);
         done
     }
 
@@ -125,8 +130,8 @@ impl UnreportedPermits {
 
     /// The number of permits that the store has yet to record.
     #[inline]
-    pub(super) fn owed(&self) -> usize {
-        self.owed.load(Ordering::Relaxed)
+    pub(super) fn unreported(&self) -> usize {
+        self.unreported.load(Ordering::Relaxed)
     }
 
     /// The number of permits that the store has recorded so far: it knows these when the next charge arrives.
@@ -143,12 +148,12 @@ impl UnreportedPermits {
         counter: impl FnOnce() -> Counter,
         now: Timestamp,
     ) -> bool {
-        self.with(|book| {
-            book.sweep(now);
-            let has_room = book.places.len() < PERMITS_MAX;
+        self.with(|permits| {
+            permits.sweep(now);
+            let has_room = permits.by_key.len() < PERMITS_MAX;
             if has_room {
                 let state = PermitState::Announced(counter());
-                book.insert(
+                permits.insert(
                     (charge.key, charge.permit),
                     LocalPermit { state, units: charge.cost, since: now },
                 );
@@ -159,12 +164,12 @@ impl UnreportedPermits {
 
     /// The share has granted the permit.
     pub(super) fn give(&self, charge: &Charge<'_>) {
-        let name = (charge.key, charge.permit);
-        self.with(|book| {
+        let permit_key = (charge.key, charge.permit);
+        self.with(|permits| {
             if let Some(LocalPermit { state: PermitState::Announced(counter), units, since }) =
-                book.remove(&name)
+                permits.remove(&permit_key)
             {
-                book.insert(name, LocalPermit { state: PermitState::Given(counter), units, since });
+                permits.insert(permit_key, LocalPermit { state: PermitState::Given(counter), units, since });
             }
         });
     }
@@ -174,8 +179,8 @@ impl UnreportedPermits {
         if self.is_empty() {
             return false;
         }
-        let place = self.with(|book| book.remove(&(charge.key, charge.permit)));
-        place.is_some_and(|place| matches!(place.state, PermitState::Announced(_) | PermitState::Given(_)))
+        let permit = self.with(|permits| permits.remove(&(charge.key, charge.permit)));
+        permit.is_some_and(|permit| matches!(permit.state, PermitState::Announced(_) | PermitState::Given(_)))
     }
 
     /// Units of the key's permits that the store may not have known of when it answered a charge. The charge was sent
@@ -184,31 +189,33 @@ impl UnreportedPermits {
         if self.is_empty() {
             return 0;
         }
-        self.with(|book| {
-            book.sweep(now);
+        self.with(|permits| {
+            permits.sweep(now);
             let others =
-                book.places.range(all_of(charge.key)).filter(|((_, name), _)| *name != charge.permit);
+                permits.by_key.range(all_of(charge.key)).filter(|((_, id), _)| *id != charge.permit);
             let is_unknown =
-                |place: &&LocalPermit| !matches!(place.state, PermitState::Reported(number) if number <= reported_before);
-            others.map(|(_, place)| place).filter(is_unknown).map(|place| place.units).sum()
+                |permit: &&LocalPermit| !matches!(permit.state, PermitState::Reported(number) if number <= reported_before);
+            others.map(|(_, permit)| permit).filter(is_unknown).map(|permit| permit.units).sum()
         })
     }
 
     /// Whether the store has yet to record permits of one of these keys.
-    pub(super) fn owes(&self, charges: &[Charge<'_>]) -> bool {
-        let is_owed = |book: &mut PermitMap| {
-            let mut places = charges.iter().flat_map(|charge| book.places.range(all_of(charge.key)));
-            places.any(|(_, place)| place.state.owed().is_some())
+    pub(super) fn has_unreported(&self, charges: &[Charge<'_>]) -> bool {
+        let is_unreported = |permits: &mut PermitMap| {
+            let mut of_keys = charges.iter().flat_map(|charge| permits.by_key.range(all_of(charge.key)));
+            of_keys.any(|(_, permit)| permit.state.unreported().is_some())
         };
-        self.owed() > 0 && self.with(is_owed)
+        self.unreported() > 0 && self.with(is_unreported)
     }
 
     /// Any permit that the store has yet to record.
     pub(super) fn any(&self, active: &ActivePolicy) -> Option<(Counter, PermitId)> {
-        self.with(|book| {
-            let owed = |(name, place): (&Name, &LocalPermit)| Some((place.state.owed()?.clone(), name.1));
-            let mut owed = book.places.iter().filter_map(owed);
-            owed.find(|(counter, permit)| counter.charge(active, *permit, 0).is_some())
+        self.with(|permits| {
+            let unreported = |(permit_key, permit): (&PermitKey, &LocalPermit)| {
+                Some((permit.state.unreported()?.clone(), permit_key.1))
+            };
+            let mut unreported = permits.by_key.iter().filter_map(unreported);
+            unreported.find(|(counter, permit)| counter.charge(active, *permit, 0).is_some())
         })
     }
 
@@ -220,30 +227,32 @@ impl UnreportedPermits {
         of: Option<&[Charge<'_>]>,
         most: usize,
         now: Timestamp,
-    ) -> Vec<Owed> {
-        if self.owed() == 0 {
+    ) -> Vec<UnreportedPermit> {
+        if self.unreported() == 0 {
             return Vec::new();
         }
-        self.with(|book| {
-            let is_owed = |(name, place): (&Name, &LocalPermit)| place.state.owed().map(|_| *name);
-            let names: Vec<Name> = match of {
+        self.with(|permits| {
+            let is_unreported = |(permit_key, permit): (&PermitKey, &LocalPermit)| {
+                permit.state.unreported().map(|_| *permit_key)
+            };
+            let keys: Vec<PermitKey> = match of {
                 Some(charges) => {
-                    let each = charges.iter().flat_map(|charge| book.places.range(all_of(charge.key)));
-                    each.filter_map(is_owed).collect()
+                    let each = charges.iter().flat_map(|charge| permits.by_key.range(all_of(charge.key)));
+                    each.filter_map(is_unreported).collect()
                 }
-                None => book.places.iter().filter_map(is_owed).take(most).collect(),
+                None => permits.by_key.iter().filter_map(is_unreported).take(most).collect(),
             };
             let mut due = Vec::new();
-            for name in names {
-                let Some(LocalPermit { state, units, since }) = book.remove(&name) else { continue };
-                let Some(counter) = state.owed().cloned() else { continue };
-                let charge = counter.charge(active, name.1, 0);
+            for permit_key in keys {
+                let Some(LocalPermit { state, units, since }) = permits.remove(&permit_key) else { continue };
+                let Some(counter) = state.unreported().cloned() else { continue };
+                let charge = counter.charge(active, permit_key.1, 0);
                 if charge.is_some_and(|charge| now.since(since) < charge.quota.memory()) {
-                    book.insert(
-                        name,
+                    permits.insert(
+                        permit_key,
                         LocalPermit { state: PermitState::Asked(counter.clone()), units, since },
                     );
-                    due.push(Owed { name, counter, units });
+                    due.push(UnreportedPermit { permit_key, counter, units });
                 }
             }
             due
@@ -251,27 +260,27 @@ impl UnreportedPermits {
     }
 
     /// The store has recorded a permit.
-    pub(super) fn reported(&self, name: &Name, now: Timestamp) {
-        self.with(|book| {
-            if book.places.get(name).is_none_or(|place| place.state.owed().is_none()) {
+    pub(super) fn reported(&self, permit_key: &PermitKey, now: Timestamp) {
+        self.with(|permits| {
+            if permits.by_key.get(permit_key).is_none_or(|permit| permit.state.unreported().is_none()) {
                 return; // It was given back meanwhile, or another request has reported it.
             }
             // Under the lock, so that number and state change together. Release: for a thread that reads the number and
             // then charges the store.
             let number = self.reported.fetch_add(1, Ordering::Release) + 1;
-            if let Some(place) = book.remove(name) {
-                book.insert(*name, LocalPermit { state: PermitState::Reported(number), ..place });
+            if let Some(permit) = permits.remove(permit_key) {
+                permits.insert(*permit_key, LocalPermit { state: PermitState::Reported(number), ..permit });
             }
-            book.reported.push_back((now, *name));
+            permits.reported.push_back((now, *permit_key));
         });
     }
 
     /// Renews a permit that its holder still has.
     pub(super) fn renew(&self, charge: &Charge<'_>, now: Timestamp) {
         if !self.is_empty() {
-            self.with(|book| {
-                if let Some(place) = book.places.get_mut(&(charge.key, charge.permit)) {
-                    place.since = now;
+            self.with(|permits| {
+                if let Some(permit) = permits.by_key.get_mut(&(charge.key, charge.permit)) {
+                    permit.since = now;
                 }
             });
         }
@@ -280,20 +289,21 @@ impl UnreportedPermits {
     /// Forgets the permits of a key.
     pub(super) fn forget(&self, key: Fingerprint) {
         if !self.is_empty() {
-            self.with(|book| {
-                let names: Vec<Name> = book.places.range(all_of(key)).map(|(name, _)| *name).collect();
-                names.iter().for_each(|name| drop(book.remove(name)));
+            self.with(|permits| {
+                let keys: Vec<PermitKey> =
+                    permits.by_key.range(all_of(key)).map(|(permit, _)| *permit).collect();
+                keys.iter().for_each(|permit_key| drop(permits.remove(permit_key)));
             });
         }
     }
 
     /// Forgets all permits. Returns how many of them the store has not recorded.
     pub(super) fn clear(&self) -> usize {
-        self.with(|book| std::mem::take(book).owed)
+        self.with(|permits| std::mem::take(permits).unreported)
     }
 }
 
 /// The range of all permits of a key.
-const fn all_of(key: Fingerprint) -> RangeInclusive<Name> {
+const fn all_of(key: Fingerprint) -> RangeInclusive<PermitKey> {
     (key, PermitId(0))..=(key, PermitId(u64::MAX))
 }

@@ -55,8 +55,8 @@ impl<S: Store> FallbackContext<'_, S> {
             self.report_first(&well).await?;
         }
         // Part of the store was unreachable and answers only some calls: a look shows whether it answers this one.
-        let owes = |charge: &Charge<'_>| self.fallback.owes_anything(slice::from_ref(charge));
-        let owing: Charges<'_> = unwell.into_iter().filter(owes).collect();
+        let has_deferred = |charge: &Charge<'_>| self.fallback.has_deferred(slice::from_ref(charge));
+        let owing: Charges<'_> = unwell.into_iter().filter(has_deferred).collect();
         if owing.is_empty() {
             return Ok(());
         }

@@ -1,6 +1,7 @@
 //! Settlement while the store is unreachable: refunds, and charges beyond an estimate, are applied to the fallback
 //! counters and to the deferred charges.
 
+use super::local::Access;
 use super::{Fallback, FallbackContext, KeySlot, Side};
 use crate::algorithm::concurrency::PermitId;
 use crate::decision::{Held, Permit, Settled};
@@ -20,21 +21,21 @@ impl<S: Store> FallbackContext<'_, S> {
             // The share is a bucket, whatever the limit is: it counts units by the instant of the decision.
             let charge = active.charge_of(held, PermitId(0), units);
             let charge = charge.map(|charge| charge.of_instant(held.decided_at));
-            if let Some(spot) = charge.as_ref().and_then(|charge| KeySlot::held(active, held, charge)) {
+            if let Some(key_slot) = charge.as_ref().and_then(|charge| KeySlot::held(active, held, charge)) {
                 settled.refunded = held.still_counted(units, now);
-                fallback.refund_local_charge(&spot, held.decided_at, now);
+                fallback.refund_local_charge(&key_slot, held.decided_at, now);
             }
         } else if let Some(look) = active.charge_of(held, PermitId(0), 0).filter(|_| cost > held.cost) {
-            let Some(spot) = KeySlot::held(active, held, &look) else { return settled };
+            let Some(key_slot) = KeySlot::held(active, held, &look) else { return settled };
             let extra = cost - held.cost;
-            let left = local.ask(&spot, false, now);
+            let left = local.ask(&key_slot, Access::Look, now);
             settled.charged = left.map_or(0, |left| left.outcome.remaining).min(extra);
             settled.unpaid = extra - settled.charged;
             let charge = look.costing(settled.charged);
             if settled.charged > 0 {
                 deferred.begin(local, active, &charge, || held.clone().into(), now);
-                if let Some(spot) = KeySlot::held(active, held, &charge) {
-                    local.charge_share(Side::Counters, &spot, now);
+                if let Some(key_slot) = KeySlot::held(active, held, &charge) {
+                    local.charge_share(Side::Counters, &key_slot, now);
                 }
             }
         }
@@ -50,14 +51,14 @@ impl<S: Store> FallbackContext<'_, S> {
             charge.map(|charge| charge.of_instant(held.decided_at))
         };
         if let Some(charge) = charge(settled.refunded)
-            && let Some(spot) = KeySlot::held(active, held, &charge)
+            && let Some(key_slot) = KeySlot::held(active, held, &charge)
         {
-            fallback.refund_share(&spot, now);
+            fallback.refund_share(&key_slot, now);
         }
         if let Some(charge) = charge(settled.charged)
-            && let Some(spot) = KeySlot::held(active, held, &charge)
+            && let Some(key_slot) = KeySlot::held(active, held, &charge)
         {
-            fallback.charge_share(&spot, now);
+            fallback.charge_share(&key_slot, now);
         }
     }
 
@@ -65,8 +66,8 @@ impl<S: Store> FallbackContext<'_, S> {
     pub(crate) fn release(&self, permit: &Permit, held: &Held) -> bool {
         let FallbackContext { fallback, active, now, .. } = *self;
         let Some(charge) = active.charge_of(held, permit.id(), held.cost) else { return false };
-        let Some(spot) = KeySlot::held(active, held, &charge) else { return false };
-        fallback.local.refund(Side::Counters, &spot, now);
+        let Some(key_slot) = KeySlot::held(active, held, &charge) else { return false };
+        fallback.local.refund(Side::Counters, &key_slot, now);
         match held.source {
             Source::Local => fallback.deferred.permits.take_back(&charge),
             Source::Open => true,
@@ -81,9 +82,9 @@ impl<S: Store> FallbackContext<'_, S> {
     /// Renews a permit locally.
     pub(crate) fn renew(&self, permit: &Permit, held: &Held) {
         if let Some(charge) = self.active.charge_of(held, permit.id(), held.cost)
-            && let Some(spot) = KeySlot::held(self.active, held, &charge)
+            && let Some(key_slot) = KeySlot::held(self.active, held, &charge)
         {
-            self.fallback.local.renew(&spot, self.now);
+            self.fallback.local.renew(&key_slot, self.now);
             self.fallback.deferred.permits.renew(&charge, self.now);
         }
     }
@@ -94,7 +95,7 @@ impl<S: Store> FallbackContext<'_, S> {
     }
 
     /// Refunds locally, and records for a report, the part of a started refund that the store has yet to make.
-    pub(crate) fn owe(&self, matched: &Match, charge: &Charge<'_>) {
+    pub(crate) fn defer_refund(&self, matched: &Match, charge: &Charge<'_>) {
         let FallbackContext { fallback, active, now, .. } = *self;
         let held = Held::new(&active.policy, matched, charge, Source::Exact);
         self.refund(matched, charge);

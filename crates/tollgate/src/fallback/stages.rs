@@ -3,7 +3,7 @@
 
 use smallvec::SmallVec;
 
-use super::local::{AWAY_RETRY, KeySlot, Side};
+use super::local::{AWAY_RETRY, Access, KeySlot, Side};
 use super::watch::Stage;
 use super::{Fallback, FallbackContext};
 use crate::active::ActivePolicy;
@@ -161,23 +161,23 @@ impl<S: Store> FallbackContext<'_, S> {
             self.fallback.watch.failed(self.now);
         }
         self.follow_nodes();
-        let courses: SmallVec<[Course; 6]> = asked
+        let plans: SmallVec<[StagePlan; 6]> = asked
             .iter()
             .map(|(matched, charge)| {
                 let stages = stages(self.active, matched);
                 let stage = self.stage(stages, charge, failure);
-                Course { stage, stages, is_reported: failure.is_outage() }
+                StagePlan { stage, stages, is_reported: failure.is_outage() }
             })
             .collect();
-        let all = |takes: bool| -> Answers {
-            let each = asked.iter().zip(&courses);
-            each.map(|((matched, charge), course)| self.one(matched, charge, *course, takes)).collect()
+        let all = |access: Access| -> Answers {
+            let each = asked.iter().zip(&plans);
+            each.map(|((matched, charge), plan)| self.one(matched, charge, *plan, access)).collect()
         };
         // A single limit is asked and charged in one step; several limits are all asked before any is charged.
-        let takes_immediately = asked.len() == 1;
-        let mut answers = all(takes_immediately);
-        if !takes_immediately && !is_refused(asked, &answers) {
-            answers = all(true);
+        let is_single = asked.len() == 1;
+        let mut answers = all(if is_single { Access::Take } else { Access::Look });
+        if !is_single && !is_refused(asked, &answers) {
+            answers = all(Access::Take);
             if is_refused(asked, &answers) {
                 // A concurrent request took the units.
                 self.give_back(asked, &answers);
@@ -207,13 +207,13 @@ impl<S: Store> FallbackContext<'_, S> {
                 continue;
             }
             let charge = &charge.of_instant(now);
-            let spot = KeySlot::matched(self.active, matched, charge);
+            let key_slot = KeySlot::matched(self.active, matched, charge);
             match answer.source {
                 Source::Open => {
-                    fallback.refund_share(&spot, now);
+                    fallback.refund_share(&key_slot, now);
                     fallback.deferred.take_back_open(charge);
                 }
-                Source::Local => fallback.local.refund(Side::Counters, &spot, now),
+                Source::Local => fallback.local.refund(Side::Counters, &key_slot, now),
                 _ => continue,
             }
             if matches!(charge.quota, Quota::Concurrency(_)) {
@@ -237,17 +237,18 @@ impl<S: Store> FallbackContext<'_, S> {
         &self,
         matched: &Match,
         charge: &Charge<'_>,
-        Course { stage, stages, is_reported }: Course,
-        takes: bool,
+        StagePlan { stage, stages, is_reported }: StagePlan,
+        access: Access,
     ) -> ChargeAnswer {
         let FallbackContext { fallback, active, now, .. } = *self;
-        let (local, spot) = (&fallback.local, KeySlot::matched(active, matched, charge));
+        let takes = access == Access::Take;
+        let (local, key_slot) = (&fallback.local, KeySlot::matched(active, matched, charge));
         let closed = || uncounted(charge, Verdict::Deny { retry_after: AWAY_RETRY }, Source::Closed);
         match stage {
             Stage::Closed => closed(),
-            Stage::Open if local.is_below_ceiling(charge, stages.open_up_to, takes, now) => {
+            Stage::Open if local.is_below_ceiling(charge, stages.open_up_to, access, now) => {
                 if takes && charge.cost > 0 {
-                    fallback.charge_share(&spot, now);
+                    fallback.charge_share(&key_slot, now);
                     if !matches!(charge.quota, Quota::Concurrency(_)) {
                         let held = || Held::new(&active.policy, matched, charge, Source::Open).into();
                         fallback.deferred.add_open(local, active, charge, held, now);
@@ -257,18 +258,18 @@ impl<S: Store> FallbackContext<'_, S> {
             }
             Stage::Open | Stage::Local => {
                 let held = || Held::new(&active.policy, matched, charge, Source::Local).into();
-                let is_place = matches!(charge.quota, Quota::Concurrency(_));
-                if takes && charge.cost > 0 && is_place && is_reported {
+                let is_permit = matches!(charge.quota, Quota::Concurrency(_));
+                if takes && charge.cost > 0 && is_permit && is_reported {
                     // Before the grant: a concurrent answer of the store then finds this permit here, or the share
                     // already counts the store's permit.
                     if !fallback.deferred.permits.announce(charge, held, now) {
                         return closed();
                     }
-                } else if takes && charge.cost > 0 && !is_place {
+                } else if takes && charge.cost > 0 && !is_permit {
                     fallback.deferred.begin(local, active, charge, held, now);
                 }
-                let answer = local.ask(&spot, takes, now).unwrap_or_else(|_| closed());
-                if takes && is_place && !answer.outcome.is_allowed() {
+                let answer = local.ask(&key_slot, access, now).unwrap_or_else(|_| closed());
+                if takes && is_permit && !answer.outcome.is_allowed() {
                     fallback.deferred.permits.take_back(charge);
                 }
                 answer
@@ -293,9 +294,9 @@ fn is_beyond(
         && fallback.deferred.permits.unknown(charge, reported, now) > answer.outcome.remaining
 }
 
-/// What one limit does without its store.
+/// How one limit decides without its store.
 #[derive(Clone, Copy)]
-struct Course {
+struct StagePlan {
     stage: Stage,
     stages: Stages,
     /// Whether it is reported to the store when that is back.

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use super::counter::{Counter, Windows};
+use super::local::Access;
 use super::{FallbackContext, KeySlot};
 use crate::store::{Charge, ChargeAnswer, Store, StoreFailure};
 
@@ -35,7 +36,7 @@ impl<S: Store> FallbackContext<'_, S> {
         if charge.cost > 0 {
             fallback.deferred.begin(&fallback.local, active, charge, counter, now);
         }
-        let answer = fallback.local.ask(&KeySlot::tally(charge), true, now).ok()?;
+        let answer = fallback.local.ask(&KeySlot::tally(charge), Access::Take, now).ok()?;
         if charge.cost > 0 && answer.outcome.is_allowed() {
             fallback.deferred.add(charge); // Counts one for which there was no room.
         }

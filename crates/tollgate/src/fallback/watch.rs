@@ -14,7 +14,7 @@ const STRETCH_MIN: Ticks = Ticks::from_millis(10);
 /// Maximum number of stretches of open time that are remembered. At this number no limit is opened.
 const STRETCHES_MAX: usize = 64;
 
-/// What a limit does without its store.
+/// How a limit decides without its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Open,
@@ -22,7 +22,7 @@ pub(super) enum Stage {
     Closed,
 }
 
-/// What is known of the store's outages.
+/// The outages of the store.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     /// Whether the store has answered since the process started. Until then no limit is open, so a restart does not

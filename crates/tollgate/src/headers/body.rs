@@ -43,7 +43,7 @@ pub(super) enum RefusalKind<'a> {
     TooCostly {
         /// The name of the limit, if it belongs to the caller.
         limit: Option<&'a str>,
-        /// What it counts.
+        /// The unit that it counts.
         unit: Unit,
         /// The most that it admits.
         capacity: u64,
@@ -121,7 +121,7 @@ impl RefusalKind<'_> {
         sheet.disclosed && is_callers
     }
 
-    /// What refused the request, as far as callers may know it.
+    /// The name of the refusing limit, as far as callers may know it.
     fn cause<'s>(&'s self, sheet: &'s Sheet<'_>) -> Option<&'s str> {
         match self {
             RefusalKind::Quota | RefusalKind::Unavailable | RefusalKind::Penalty => {
@@ -455,7 +455,7 @@ mod tests {
 
     /// The constant body for strangers equals what would be written.
     #[test]
-    fn strangers_are_told_what_would_be_written() {
+    fn the_constant_body_equals_the_written_one() {
         let (decision, policy) = (fixture::decision(&[]), HeaderPolicy::default());
         let sheet = Sheet::of(&decision, &policy, Audience::default(), Timestamp::default());
         assert_eq!(written(&RefusalKind::Quota, 429, &sheet), STRANGER_DENIED);

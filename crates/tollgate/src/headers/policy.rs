@@ -1,4 +1,4 @@
-//! What the operator discloses to callers, and what is known about the caller that gets the answer.
+//! The disclosure settings of the operator, and the caller that gets an answer.
 
 use std::collections::HashMap;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ pub struct HeaderPolicy {
     pub pacing: Pacing,
     /// The status of a denial.
     pub denial: DenialStatus,
-    /// What limits count, by their names. A limit that is not listed counts requests.
+    /// The units that limits count, by their names. A limit that is not listed counts requests.
     pub units: HashMap<String, Unit>,
 }
 
@@ -30,7 +30,7 @@ impl HeaderPolicy {
         is_shown && matches!(self.disclosure, Disclosure::Always | Disclosure::NearExhaustion)
     }
 
-    /// What a limit counts.
+    /// The unit that a limit counts.
     pub(super) fn unit_of(&self, limit: &str) -> Unit {
         self.units.get(limit).copied().unwrap_or_default()
     }
@@ -120,7 +120,7 @@ impl DenialStatus {
     }
 }
 
-/// What a limit counts.
+/// The unit that a limit counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// Requests.
@@ -132,12 +132,12 @@ pub enum Unit {
     Tokens,
 }
 
-/// What matters about the caller that gets the answer.
+/// The caller of an answer: its identity and the formats that it can read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Audience {
     /// Whether it is authenticated.
     pub caller: Caller,
-    /// What it can read.
+    /// The formats that it can read.
     pub accepts: Accepts,
     /// The cost that the request asked for, where the protocol knows it.
     pub cost: Option<u64>,
@@ -164,7 +164,7 @@ pub enum Accepts {
 }
 
 impl Accepts {
-    /// What the value of an `Accept` header allows. JSON is preferred wherever any range covers it; a caller that sends
+    /// The formats that an `Accept` header allows. JSON is preferred wherever any range covers it; a caller that sends
     /// no such header accepts everything.
     #[must_use]
     pub fn from_header(accept: &str) -> Self {

@@ -22,7 +22,7 @@ const NEAR_EXHAUSTION_PARTS: u64 = 5;
 pub(super) struct LimitReading<'a> {
     /// Its name, safe to send.
     pub(super) name: Cow<'a, str>,
-    /// What it counts.
+    /// The unit that it counts.
     pub(super) unit: Unit,
     /// The most that can be admitted at once.
     pub(super) quota: u64,

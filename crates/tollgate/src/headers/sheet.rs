@@ -9,7 +9,7 @@ use super::jitter::Retry;
 use super::policy::{Audience, Caller, Disclosure, Exposure, HeaderPolicy, Unit};
 use super::reading::{LimitReading, readings};
 
-/// What a decision can show, before any dialect writes it.
+/// The numbers of a decision that headers can show, before any dialect writes them.
 #[derive(Debug)]
 pub(super) struct Sheet<'a> {
     /// Every enforced limit, in the policy's order. Only [`Sheet::owned`] are shown.

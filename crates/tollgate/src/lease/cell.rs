@@ -34,7 +34,7 @@ pub(super) struct Cell<R> {
     pub(super) family: u64,
     pub(super) lease: Lease,
     units: AtomicU64,
-    /// What `units` would be if only the reported units had been spent. Kept as a second balance, so that
+    /// The balance that `units` would have if only the reported units had been spent. Kept as a second balance, so that
     /// spending writes a single word.
     reported_balance: AtomicU64,
     /// When the units expire.

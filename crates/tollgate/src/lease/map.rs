@@ -17,7 +17,7 @@ const UNREPORTED_KEYS_MAX: usize = 65_536;
 /// The number of passes in which a sweep covers all shards.
 const SWEEP_PASSES: usize = 8;
 
-/// What the leases hold, and counts of what they did.
+/// Units held by the leases, and counters of their operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseReport {
     /// Keys with a lease or a remembered denial.

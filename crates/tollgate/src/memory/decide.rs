@@ -4,7 +4,7 @@
 use crate::algorithm::reservoir::FRACTION_BITS;
 use crate::algorithm::{Charged, fixed_window, gcra, leaky_bucket, token_bucket};
 use crate::memory::table::SlotEntry;
-use crate::memory::wall::Walls;
+use crate::memory::wall::WallClockHistory;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 use crate::store::{Charge, StoreFailure};
@@ -197,7 +197,7 @@ pub(crate) fn pair(
     charge: &Charge<'_>,
     held: Option<SlotEntry<2>>,
     now: Timestamp,
-    walls: &Walls,
+    walls: &WallClockHistory,
 ) -> StepResult<SlotEntry<2>> {
     let (keep, outcome) = match (charge.quota, pair_state(charge, held, now, walls)?) {
         (Quota::TokenBucket(quota), PairState::Bucket(state)) => bucket_step(charge, quota, state, now),
@@ -218,7 +218,7 @@ pub(crate) fn refund_pair(
     charge: &Charge<'_>,
     held: SlotEntry<2>,
     now: Timestamp,
-    walls: &Walls,
+    walls: &WallClockHistory,
 ) -> Result<SlotEntry<2>, StoreFailure> {
     let Some(record) = charge.family.record(held.number) else { return unknown(held, now.unix_micros()) };
     let now = record.latest(now);
@@ -251,7 +251,7 @@ fn pair_state(
     charge: &Charge<'_>,
     held: Option<SlotEntry<2>>,
     now: Timestamp,
-    walls: &Walls,
+    walls: &WallClockHistory,
 ) -> Result<PairState, StoreFailure> {
     // An idle entry may belong to an earlier quota of the same number.
     let is_current =
@@ -273,7 +273,7 @@ fn inherit_pair(
     charge: &Charge<'_>,
     entry: SlotEntry<2>,
     now: Timestamp,
-    walls: &Walls,
+    walls: &WallClockHistory,
 ) -> Result<PairState, StoreFailure> {
     let Some(steps) = charge.family.successions(entry.number, charge.number, now) else {
         unknown(entry, now.unix_micros())?;

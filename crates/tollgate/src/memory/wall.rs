@@ -26,7 +26,7 @@ const KEPT_SETTINGS_MAX: usize = WALL_SETTINGS_MAX / 2;
 const OFFSET_BIAS: i64 = 1 << 52;
 
 /// All settings of the wall clock since the store was created.
-pub(crate) struct Walls {
+pub(crate) struct WallClockHistory {
     /// The present setting in one word: its number and its offset. Relaxed: it guards no other memory, and a
     /// decision during a step may use either setting.
     present: AtomicU64,
@@ -80,7 +80,7 @@ impl Present {
     }
 }
 
-impl Default for Walls {
+impl Default for WallClockHistory {
     fn default() -> Self {
         let first = Setting { since: Timestamp::default(), offset: WallOffset::NONE };
         let present = Present { number: 0, offset: first.offset };
@@ -88,7 +88,7 @@ impl Default for Walls {
     }
 }
 
-impl Walls {
+impl WallClockHistory {
     /// Records the offset of the wall clock from `now` on.
     pub(crate) fn follow(&self, offset: WallOffset, now: Timestamp) {
         if self.offset() == offset {
@@ -219,7 +219,7 @@ mod tests {
     /// once.
     #[test]
     fn a_window_is_not_left_by_a_step_back() {
-        let walls = Walls::default();
+        let walls = WallClockHistory::default();
         let words = walls.pack(State::new(NOON + minutes(60), 7));
         walls.follow(ahead(-2), NOON + minutes(1)); // From 12:01 to 11:59.
         assert_eq!(walls.unpack(words, &hourly()), State::new(NOON + minutes(60), 7));
@@ -230,7 +230,7 @@ mod tests {
     /// After a step back of a year the count applies at most to the end of the next window.
     #[test]
     fn a_long_step_back_keeps_the_count_for_two_windows_at_most() {
-        let walls = Walls::default();
+        let walls = WallClockHistory::default();
         let words = walls.pack(State::new(NOON + minutes(60), 7));
         walls.follow(ahead(-60 * 24 * 365), NOON + minutes(1));
         let year_ago = NOON - minutes(60 * 24 * 365);
@@ -240,7 +240,7 @@ mod tests {
     /// The count before a step forward applies to the window in which the clock lands.
     #[test]
     fn a_step_forward_takes_the_count_along() {
-        let walls = Walls::default();
+        let walls = WallClockHistory::default();
         let words = walls.pack(State::new(NOON + minutes(60), 7));
         walls.follow(ahead(60 * 24 * 365), NOON + minutes(5));
         let next_year = NOON + minutes(60 * 24 * 365);
@@ -251,8 +251,8 @@ mod tests {
     /// A window that had ended before the step is not moved, nor is a window that begins with its first
     /// request.
     #[test]
-    fn what_had_ended_and_first_hit_windows_are_not_moved() {
-        let walls = Walls::default();
+    fn ended_and_first_hit_windows_are_not_moved() {
+        let walls = WallClockHistory::default();
         let words = walls.pack(State::new(NOON, 7));
         walls.follow(ahead(600), NOON + minutes(5));
         assert_eq!(walls.unpack(words, &hourly()), State::default());
@@ -266,7 +266,7 @@ mod tests {
     /// Settings beyond the maximum are ignored.
     #[test]
     fn settings_are_bounded() {
-        let walls = Walls::default();
+        let walls = WallClockHistory::default();
         for step in 1..=2 * i64::try_from(WALL_SETTINGS_MAX).unwrap() {
             walls.follow(WallOffset::from_micros(step), NOON);
         }

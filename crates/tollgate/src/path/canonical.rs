@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-/// What to do with a slash or a backslash that is written as an escape, or a backslash as it is. Servers disagree about whether
+/// The treatment of escaped slashes, escaped backslashes, and backslashes. Servers disagree about whether
 /// it parts two segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EscapedSlashes {
@@ -241,7 +241,7 @@ mod tests {
         }
     }
 
-    /// What servers read differently is refused, or read as the config says.
+    /// Paths that servers read differently are refused, or read as the config says.
     #[test]
     fn refusals() {
         let cases = [

@@ -91,7 +91,7 @@ mod tests {
         }
     }
 
-    /// What is no text keeps its escapes, and what is ASCII is not decoded.
+    /// Bytes that are no text keep their escapes, and ASCII is not decoded.
     #[test]
     fn other_escapes_stay() {
         for (text, folded) in [

@@ -88,7 +88,7 @@ impl By {
         }
     }
 
-    /// What distinguishes its keys from those of another `by`, as a policy writes it.
+    /// The form, as a policy writes it, that distinguishes its keys from those of another `by`.
     pub(crate) fn identity(&self) -> String {
         let implied = Self::named(&self.name);
         match self.prefixes {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::memory::state_bytes;
 use crate::policy::by::By;
-use crate::policy::condition::{Choices, Condition, Sense};
+use crate::policy::condition::{Choices, Condition, Negation};
 use crate::policy::expression::{Demands, Expression, Parts};
 use crate::policy::finding::{Position, Problem, Report, quoted};
 use crate::policy::glob::Glob;
@@ -230,7 +230,7 @@ pub(crate) fn condition(
 /// An attribute that the limit counts by and that it must not have.
 fn absent(limit: &Limit) -> Option<&str> {
     let is_absent = |condition: &Condition, by: &By| match condition {
-        Condition::OneOf { name, choices, sense: Sense::IsNot } => {
+        Condition::OneOf { name, choices, sense: Negation::IsNot } => {
             name == by.name() && choices.globs().iter().any(Glob::is_any)
         }
         _ => false,
@@ -283,7 +283,7 @@ fn contradiction(when: &[Condition], vocabulary: &Vocabulary) -> Option<String> 
     let mut demands: BTreeMap<String, Demands> = BTreeMap::new();
     for condition in when {
         match condition {
-            Condition::OneOf { name, choices, sense: Sense::Is } if choices.networks().is_empty() => {
+            Condition::OneOf { name, choices, sense: Negation::Is } if choices.networks().is_empty() => {
                 let has_any = !choices.values().is_empty() || !choices.globs().is_empty();
                 if has_any {
                     demands.entry(name.clone()).or_default().one_of(choices.values(), choices.globs());

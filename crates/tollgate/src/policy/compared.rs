@@ -48,7 +48,7 @@ pub(crate) enum ComparedValue {
 }
 
 impl ComparedValue {
-    /// What it is compared by.
+    /// The attribute that it is compared by.
     pub(crate) fn as_str(&self) -> &str {
         match self {
             ComparedValue::Digest(digest) => digest.as_str(),

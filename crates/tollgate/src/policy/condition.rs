@@ -16,10 +16,10 @@ pub enum Condition {
     OneOf {
         /// Which attribute.
         name: String,
-        /// What it is compared with.
+        /// The values that it is compared with.
         choices: Choices,
         /// Whether it must be one of them.
-        sense: Sense,
+        sense: Negation,
     },
     /// A CEL expression is true.
     Holds(Expression),
@@ -27,7 +27,7 @@ pub enum Condition {
 
 /// Whether an attribute must be one of the choices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sense {
+pub enum Negation {
     /// It must. A request without the attribute does not satisfy the condition.
     Is,
     /// It must not. A request without the attribute satisfies the condition, so that a client cannot escape a limit by
@@ -35,7 +35,7 @@ pub enum Sense {
     IsNot,
 }
 
-/// What an attribute is compared with.
+/// The values and patterns that an attribute is compared with.
 #[derive(Clone, Debug, Default)]
 pub struct Choices {
     /// As the policy writes them.
@@ -147,19 +147,19 @@ impl Condition {
     /// The attribute is one of `choices`: values, patterns with `*`, templates of paths, addresses and networks.
     #[must_use]
     pub fn one_of<'c>(name: &str, choices: impl IntoIterator<Item = &'c str>) -> Self {
-        Self::read(name, choices, Sense::Is, &Vocabulary::default())
+        Self::read(name, choices, Negation::Is, &Vocabulary::default())
     }
 
     /// The attribute is none of `choices`, or is missing.
     #[must_use]
     pub fn none_of<'c>(name: &str, choices: impl IntoIterator<Item = &'c str>) -> Self {
-        Self::read(name, choices, Sense::IsNot, &Vocabulary::default())
+        Self::read(name, choices, Negation::IsNot, &Vocabulary::default())
     }
 
     pub(crate) fn read<'c>(
         name: &str,
         choices: impl IntoIterator<Item = &'c str>,
-        sense: Sense,
+        sense: Negation,
         vocabulary: &Vocabulary,
     ) -> Self {
         let choices = Choices::new(vocabulary.kind(name), choices);
@@ -186,13 +186,13 @@ impl Condition {
             Condition::OneOf { name, choices, sense } => {
                 let mut given = request.attributes().iter().enumerate();
                 let Some((position, attribute)) = given.find(|(_, attribute)| attribute.name == name) else {
-                    return *sense == Sense::IsNot;
+                    return *sense == Negation::IsNot;
                 };
                 let mut room: Digits = [0; 20];
                 let text = as_text(attribute.value, &mut room);
                 match sense {
-                    Sense::Is => choices.must_be(request, position, text),
-                    Sense::IsNot => !choices.may_be(request, position, text),
+                    Negation::Is => choices.must_be(request, position, text),
+                    Negation::IsNot => !choices.may_be(request, position, text),
                 }
             }
             Condition::Holds(expression) => expression.holds_exactly(request),
@@ -211,8 +211,8 @@ impl Condition {
     /// The attributes without which it cannot hold.
     pub(crate) fn required(&self) -> impl Iterator<Item = &str> {
         let (one, many) = match self {
-            Condition::OneOf { name, sense: Sense::Is, .. } => (Some(name.as_str()), None),
-            Condition::OneOf { sense: Sense::IsNot, .. } => (None, None),
+            Condition::OneOf { name, sense: Negation::Is, .. } => (Some(name.as_str()), None),
+            Condition::OneOf { sense: Negation::IsNot, .. } => (None, None),
             Condition::Holds(expression) => (None, Some(expression.needed())),
         };
         one.into_iter().chain(many.into_iter().flatten())
@@ -228,17 +228,17 @@ impl Condition {
     }
 }
 
-impl Sense {
+impl Negation {
     /// Whether a condition holds for the attribute at a position, if the request has it.
     #[inline]
     pub(crate) fn holds(self, choices: &Choices, request: &Descriptor<'_>, position: Option<usize>) -> bool {
         let given = position.and_then(|position| Some((position, request.attributes().get(position)?)));
-        let Some((position, attribute)) = given else { return self == Sense::IsNot };
+        let Some((position, attribute)) = given else { return self == Negation::IsNot };
         let mut room: Digits = [0; 20];
         let text = as_text(attribute.value, &mut room);
         match self {
-            Sense::Is => choices.may_be(request, position, text),
-            Sense::IsNot => !choices.must_be(request, position, text),
+            Negation::Is => choices.may_be(request, position, text),
+            Negation::IsNot => !choices.must_be(request, position, text),
         }
     }
 }

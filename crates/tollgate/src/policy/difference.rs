@@ -1,4 +1,4 @@
-//! What another policy would change: fields of the whole file, and limits by their names, with the sentences of both.
+//! The differences of another policy: fields of the whole file, and limits by their names, with the sentences of both.
 
 use std::collections::HashMap;
 
@@ -18,14 +18,14 @@ pub enum Change {
     Added {
         /// Its name.
         name: String,
-        /// What it means.
+        /// Its meaning.
         sentence: String,
     },
     /// It is gone.
     Removed {
         /// Its name.
         name: String,
-        /// What it meant.
+        /// Its earlier meaning.
         sentence: String,
     },
     /// It means something else.
@@ -34,9 +34,9 @@ pub enum Change {
         name: String,
         /// The fields that differ. A sentence does not spell out every field, so two that read alike may differ.
         fields: Vec<&'static str>,
-        /// What it meant.
+        /// Its earlier meaning.
         before: String,
-        /// What it will mean.
+        /// Its new meaning.
         after: String,
     },
 }
@@ -46,13 +46,13 @@ pub enum Change {
 pub struct FieldChange {
     /// Its name.
     pub field: &'static str,
-    /// What it meant.
+    /// Its earlier meaning.
     pub before: String,
-    /// What it will mean.
+    /// Its new meaning.
     pub after: String,
 }
 
-/// What another policy would change.
+/// The differences of another policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
     /// Fields of the whole file that are not as they were. `defaults` are fields of limits, and show there.
@@ -121,7 +121,7 @@ impl Policy {
         }
     }
 
-    /// What `next` would change.
+    /// The changes that `next` would make.
     #[must_use]
     pub fn difference(&self, next: &Policy) -> Difference {
         let mut difference = Difference { fields: self.changed_fields(next), ..Difference::default() };

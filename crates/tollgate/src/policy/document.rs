@@ -29,11 +29,11 @@ const OVERRIDES: &str = "overrides";
 pub struct Node {
     /// Where it begins.
     pub at: Position,
-    /// What it is.
+    /// Its value.
     pub tree: Tree,
 }
 
-/// What a value is.
+/// A value of a document.
 #[derive(Clone, Debug)]
 pub enum Tree {
     /// Nothing: `~`, `null`, or no text at all.
@@ -366,7 +366,7 @@ impl<'t> TreeReader<'t, '_> {
             if keys.insert(key.clone()) {
                 entries.push(Entry { key, at, node });
             } else {
-                let problem = Problem::new("said twice", "each field once");
+                let problem = Problem::new("given twice", "each field once");
                 self.report.error(at, &self.path, problem);
             }
             self.path.truncate(path);
@@ -382,7 +382,7 @@ impl<'t> TreeReader<'t, '_> {
     }
 }
 
-/// What a value takes of [`NODES_MAX`].
+/// The number of nodes that a value counts as, out of [`NODES_MAX`].
 fn weight(event: &Event<'_>) -> usize {
     match event {
         Event::Scalar(text, ..) => 1 + text.len() / 64,

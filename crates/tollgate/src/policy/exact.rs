@@ -173,7 +173,7 @@ fn as_it_stands(name: &str, text: &str) -> Option<(Severity, Problem)> {
 
 /// Which part of a value CEL looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sought {
+pub(crate) enum SearchKind {
     /// `startsWith`.
     Start,
     /// `endsWith` and `contains`.
@@ -183,20 +183,20 @@ pub(crate) enum Sought {
 }
 
 /// The problem with a text that CEL searches in an attribute, if there is one.
-pub(crate) fn part(kind: Kind, name: &str, part: Sought, text: &str) -> Option<(Severity, Problem)> {
+pub(crate) fn part(kind: Kind, name: &str, part: SearchKind, text: &str) -> Option<(Severity, Problem)> {
     let error = |problem: Problem| Some((Severity::Error, problem));
     if kind == Kind::Text {
         return None;
     }
-    if part == Sought::Expression {
-        return sought_by_expression(kind, name, text).and_then(error);
+    if part == SearchKind::Expression {
+        return search_expression(kind, name, text).and_then(error);
     }
     if kind == Kind::Address {
         return address_part(name, text).and_then(error);
     }
     let one = match kind {
         Kind::Path if text.contains('*') => return as_it_stands(name, text),
-        Kind::Path if part == Sought::Start && !text.starts_with('/') && !text.is_empty() => {
+        Kind::Path if part == SearchKind::Start && !text.starts_with('/') && !text.is_empty() => {
             let why = "does not begin with /, and every path does";
             return refused(text, why, format!("'/{}'", quoted(text))).and_then(error);
         }
@@ -228,7 +228,7 @@ fn single_slashes(text: &str) -> String {
     one
 }
 
-/// What is wrong with a text that is looked for in an address. IPv4 has no other form, so what maps it into IPv6 is never there.
+/// The problem with a text that is searched in an address. IPv4 has no other form, so its mapping into IPv6 never occurs.
 fn address_part(name: &str, text: &str) -> Option<Problem> {
     let is_part = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f' | b':' | b'.' | b'/');
     let accepted =
@@ -251,9 +251,9 @@ fn address_part(name: &str, text: &str) -> Option<Problem> {
     refused(text, &format!("is in no {name}"), accepted)
 }
 
-/// What is wrong with a regular expression that no value of this kind matches. Only letters and signs that stand for themselves are looked
+/// The problem with a regular expression that no value of this kind matches. Only letters and signs that stand for themselves are looked
 /// at, so what has classes or flags is not judged by them.
-fn sought_by_expression(kind: Kind, name: &str, text: &str) -> Option<Problem> {
+fn search_expression(kind: Kind, name: &str, text: &str) -> Option<Problem> {
     if !text.is_ascii() {
         let why = format!("has letters that no {name} has: they are ASCII");
         let accepted = if kind == Kind::Path { "escapes in capitals, such as caf%C3%A9" } else { "ASCII" };

@@ -5,9 +5,9 @@ mod outcomes;
 mod pattern;
 mod presence;
 mod reading;
-pub(crate) mod scene;
+pub(crate) mod descriptor_values;
 mod seal;
-mod survey;
+mod analysis;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -80,8 +80,8 @@ impl Expression {
             return Err(Problem::new(message, format!("at most {EXPRESSION_BYTES_MAX}")));
         }
         let program = parse(source)?;
-        let attributes = survey::attributes(program.expression())?;
-        let needed = &survey::needed(program.expression()) & &attributes;
+        let attributes = analysis::attributes(program.expression())?;
+        let needed = &analysis::needed(program.expression()) & &attributes;
         let patterns = Patterns::of(program.expression())?;
         let tree = program.expression().clone();
         Ok(Self { source: source.trim().to_owned(), attributes, needed, patterns, tree })
@@ -194,22 +194,22 @@ impl Expression {
 
     /// The attributes whose values it only excludes, without a check for their presence.
     pub(crate) fn unguarded(&self) -> impl Iterator<Item = String> {
-        survey::unguarded(&self.tree).into_iter()
+        analysis::unguarded(&self.tree).into_iter()
     }
 
     /// Whether it is one comparison, with nothing beside it.
     pub(crate) fn is_comparison(&self) -> bool {
-        survey::is_comparison(&self.tree)
+        analysis::is_comparison(&self.tree)
     }
 
-    /// What each attribute must be for it to be true.
+    /// The requirement on each attribute for it to be true.
     pub(crate) fn demands(&self) -> BTreeMap<String, Demands> {
         demands::of(&self.tree)
     }
 
     /// A name that stands alone, when the expression is nothing else.
     pub(crate) fn as_name(&self) -> Option<String> {
-        survey::dotted(&self.tree)
+        analysis::dotted(&self.tree)
     }
 
     fn evaluate(&self, request: &Descriptor<'_>, reading: TextReading<'_>) -> Result<cel::Value, Failure> {
@@ -368,7 +368,7 @@ fn parse_here(environment: &Env, source: &str, accepted: &str) -> Result<Program
         });
         Problem::new(format!("not CEL{why}"), accepted)
     })?;
-    let depth = survey::depth(program.expression());
+    let depth = analysis::depth(program.expression());
     if depth > EXPRESSION_DEPTH_MAX {
         let message = format!("an expression of {depth} levels");
         return Err(Problem::new(message, format!("at most {EXPRESSION_DEPTH_MAX} levels")));

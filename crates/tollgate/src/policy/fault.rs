@@ -11,7 +11,7 @@ pub enum Fault {
     Cost {
         /// Which limit.
         limit: String,
-        /// What is wrong, and what would be accepted.
+        /// The problem, with the accepted values.
         reason: String,
     },
     /// More limits match than one decision may charge.

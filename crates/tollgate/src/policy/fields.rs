@@ -9,7 +9,7 @@ use crate::rate_text;
 pub struct Fields<'n> {
     at: Position,
     entries: &'n [Entry],
-    /// What findings put before a field's name.
+    /// The prefix of a field's name in findings.
     within: &'static str,
 }
 
@@ -31,7 +31,7 @@ impl<'n> Fields<'n> {
         Self { within, ..self }
     }
 
-    /// What findings call a field.
+    /// The name of a field in findings.
     #[must_use]
     pub fn path(&self, name: &str) -> String {
         let dot = if self.within.is_empty() { "" } else { "." };

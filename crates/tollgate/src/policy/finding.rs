@@ -42,9 +42,9 @@ pub struct Finding {
     pub field: String,
     /// The name of the limit, when it has one.
     pub limit: Option<String>,
-    /// What is wrong.
+    /// The problem.
     pub message: String,
-    /// What would be accepted; empty when the message says it.
+    /// The accepted values; empty when the message says it.
     pub accepted: String,
 }
 

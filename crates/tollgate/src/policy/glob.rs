@@ -98,7 +98,7 @@ fn fits_path(pattern: &str, path: &str) -> bool {
     }
 }
 
-/// What is left of a text behind all pieces of a pattern but the last, and the last piece.
+/// The rest of a text after all pieces of a pattern but the last, and the last piece.
 fn after_pieces<'t, 'p>(pattern: &'p str, text: &'t str) -> Option<(&'t str, &'p str)> {
     let mut pieces = pattern.split('*');
     let (first, last) = (pieces.next()?, pieces.next_back()?);

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::path::{loose_path, without_format};
 use crate::policy::by::By;
-use crate::policy::condition::{Condition, Sense};
+use crate::policy::condition::{Condition, Negation};
 use crate::policy::finding::Problem;
 use crate::policy::limit::{BY_MAX, Cost, Limit, Mode, QuotaIndex, TIER_BY_MAX};
 use crate::policy::text::{Digits, TextMap, as_text};
@@ -145,7 +145,7 @@ fn insert(limits: &mut TextMap<Vec<u32>>, value: &str, limit: u32) {
     }
 }
 
-/// What a limit requires, by ids instead of names.
+/// The requirements of a limit, by ids instead of names.
 #[derive(Debug, Default)]
 pub(crate) struct LimitPlan {
     pub(crate) by: SmallVec<[NameId; BY_MAX]>,
@@ -347,7 +347,7 @@ impl<'l> Frequencies<'l> {
 /// The values of a condition that requires one of them, and has no patterns.
 fn values(condition: &Condition) -> Option<(&str, &[String])> {
     match condition {
-        Condition::OneOf { name, choices, sense: Sense::Is } if choices.are_plain() => {
+        Condition::OneOf { name, choices, sense: Negation::Is } if choices.are_plain() => {
             Some((name, choices.values()))
         }
         Condition::OneOf { .. } | Condition::Holds(_) => None,

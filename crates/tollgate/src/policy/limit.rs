@@ -154,7 +154,7 @@ pub(crate) struct Chosen<'q> {
     pub(crate) quota: QuotaIndex,
 }
 
-/// What a request has a quota by.
+/// The attribute values that select the quota of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Override,
@@ -272,7 +272,7 @@ impl Quotas {
         others.all(|&other| other == only).then_some(only)
     }
 
-    /// What an index stands for.
+    /// The meaning of an index.
     pub(crate) fn grant(&self, index: QuotaIndex) -> Grant<&Quota> {
         match self.all.get(index.0 as usize) {
             Some(quota) => Grant::Quota(quota),
@@ -473,7 +473,7 @@ impl Limit {
         self.quotas.all.get(index.0 as usize)
     }
 
-    /// What an index stands for.
+    /// The meaning of an index.
     #[must_use]
     pub fn grant(&self, index: QuotaIndex) -> Grant<&Quota> {
         self.quotas.grant(index)

@@ -91,10 +91,10 @@ impl Condition {
     }
 }
 
-/// What stands before a credential in `Authorization`, and is no part of it.
+/// The scheme before a credential in `Authorization`, which is no part of it.
 const SCHEMES: [&str; 4] = ["bearer ", "basic ", "token ", "apikey "];
 
-/// What is wrong with a value of an attribute that holds credentials, if no request has it. The value is not shown, and may be one.
+/// The problem with a value of a credential attribute that no request has. The value may be a credential and is not shown.
 pub(crate) fn value_problem(credentials: &CredentialAttributes, name: &str, text: &str) -> Option<Problem> {
     let small = text.to_ascii_lowercase();
     let digest = CredentialDigest::of(text);

@@ -8,7 +8,7 @@ use crate::algorithm::fixed_window::{Align, FixedWindow};
 use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::algorithm::sliding_window::Estimate;
 use crate::policy::by::By;
-use crate::policy::condition::{Choices, Condition, Sense};
+use crate::policy::condition::{Choices, Condition, Negation};
 use crate::policy::glob::Glob;
 use crate::policy::limit::{
     ANY, Consistency, Cost, DefaultQuota, Grant, Limit, Mode, QuotaIndex, TIER_SEPARATOR, stricter,
@@ -23,7 +23,7 @@ use crate::time::Ticks;
 const OVERRIDES_SHOWN: usize = 3;
 
 impl Limit {
-    /// What it means, in a sentence.
+    /// Its meaning, in a sentence.
     #[must_use]
     pub fn sentence(&self) -> String {
         let mut text = format!("{}: ", self.name);
@@ -56,13 +56,13 @@ impl Limit {
         text
     }
 
-    /// What one of its quotas allows, in words that follow "may".
+    /// The rate that one of its quotas allows, in words that follow "may".
     #[must_use]
     pub fn allowance(&self, index: QuotaIndex) -> String {
         format!("{} {}", self.verb(), self.quota_phrase(index))
     }
 
-    /// What a quota of its own admits, in a few words: `100 requests a second, burst 200`.
+    /// The amount that a quota of its own admits, in a few words: `100 requests a second, burst 200`.
     #[must_use]
     pub fn amount(&self, quota: &Quota) -> String {
         let short = |rate: Rate, burst| {
@@ -76,7 +76,7 @@ impl Limit {
         }
     }
 
-    /// What a key may do, by tier if there are tiers.
+    /// The allowance of a key, by tier if there are tiers.
     fn amounts(&self) -> String {
         let verb = self.verb();
         let (DefaultQuota::Given(default) | DefaultQuota::Strictest(default)) = self.quotas.default;
@@ -258,10 +258,10 @@ fn dimension(by: &By) -> String {
 fn condition(condition: &Condition) -> String {
     match condition {
         Condition::Holds(expression) => expression.to_string(),
-        Condition::OneOf { name, choices, sense: Sense::Is } => {
+        Condition::OneOf { name, choices, sense: Negation::Is } => {
             format!("{name} {}", ways(name, choices).join(" or "))
         }
-        Condition::OneOf { name, choices, sense: Sense::IsNot } => {
+        Condition::OneOf { name, choices, sense: Negation::IsNot } => {
             let is_any = choices.globs().iter().any(Glob::is_any);
             if is_any {
                 return format!("{name} is missing");
@@ -272,7 +272,7 @@ fn condition(condition: &Condition) -> String {
     }
 }
 
-/// What an attribute may be, in words that follow its name.
+/// The accepted values of an attribute, in words that follow its name.
 fn ways(name: &str, choices: &Choices) -> Vec<String> {
     let mut ways = Vec::new();
     let (single, networks): (Vec<_>, Vec<_>) =

@@ -1,7 +1,7 @@
 //! Why a limit does not match a request, and which of its quotas applies: the decisions of [`super::matching`] with their
 //! reasons. It is slower and complete; a test compares the two.
 
-use crate::policy::condition::{Condition, Sense};
+use crate::policy::condition::{Condition, Negation};
 use crate::policy::expression::Expression;
 use crate::policy::limit::{
     Chosen, Cost, Limit, Mode, QuotaIndex, Role, TIER_BY_MAX, TIER_SEPARATOR, stricter,
@@ -28,7 +28,7 @@ pub enum Unmet {
         attribute: String,
         /// The request's value, as text.
         given: String,
-        /// What the condition accepts, values and patterns; the first few.
+        /// The first few values and patterns that the condition accepts.
         accepted: Vec<String>,
     },
     /// An attribute has a value that the condition excludes.
@@ -37,7 +37,7 @@ pub enum Unmet {
         attribute: String,
         /// The request's value, as text.
         given: String,
-        /// What the condition excludes, values and patterns; the first few.
+        /// The first few values and patterns that the condition excludes.
         excluded: Vec<String>,
     },
     /// An expression is not true.
@@ -84,7 +84,7 @@ impl Limit {
         }
         for condition in &self.when {
             match condition {
-                Condition::OneOf { sense: Sense::IsNot, .. } if condition.holds(request) => {}
+                Condition::OneOf { sense: Negation::IsNot, .. } if condition.holds(request) => {}
                 Condition::OneOf { name, .. } if missing(name, request, &mut unmet) => {}
                 Condition::OneOf { name, choices, sense } => {
                     let Some(given) = text_of(name, request) else { continue };
@@ -94,8 +94,8 @@ impl Limit {
                     let attribute = name.clone();
                     let shown = choices.written().iter().take(ACCEPTED_SHOWN).cloned().collect();
                     unmet.push(match sense {
-                        Sense::Is => Unmet::Differs { attribute, given, accepted: shown },
-                        Sense::IsNot => Unmet::Excluded { attribute, given, excluded: shown },
+                        Negation::Is => Unmet::Differs { attribute, given, accepted: shown },
+                        Negation::IsNot => Unmet::Excluded { attribute, given, excluded: shown },
                     });
                 }
                 Condition::Holds(expression) => {

@@ -9,7 +9,7 @@ use crate::policy::finding::{Problem, nearest, quoted};
 /// Most attributes that a policy may declare.
 pub(crate) const DECLARED_MAX: usize = 1_000;
 
-/// What kind of value an attribute has.
+/// The kind of an attribute's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The address of a client, such as `ip`: compared and counted by its bits.

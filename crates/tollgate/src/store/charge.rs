@@ -33,9 +33,9 @@ pub struct Family {
 pub(crate) struct Record {
     pub(crate) quota: Quota,
     /// When it became active, and under which of the engine's policies, counted from the first.
-    pub(crate) since: Reign,
+    pub(crate) since: PolicyInstant,
     /// When a new policy replaced it; counters that it left are carried over from that instant.
-    pub(crate) retired: Option<Reign>,
+    pub(crate) retired: Option<PolicyInstant>,
     /// The number of the quota that it replaced, if there was one.
     pub(crate) before: Option<u32>,
     /// For a replaced quota: until when a counter that was last counted under it may still differ from one never seen.
@@ -44,7 +44,7 @@ pub(crate) struct Record {
 
 /// The beginning or the end of a quota's active time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reign {
+pub(crate) struct PolicyInstant {
     /// Which policy of the engine began it, or ended it.
     pub(crate) policy: u64,
     pub(crate) at: Timestamp,
@@ -53,7 +53,7 @@ pub(crate) struct Reign {
 impl Record {
     /// A quota that is active from the first policy on.
     pub(crate) fn first(quota: Quota) -> Self {
-        let since = Reign { policy: 0, at: Timestamp::default() };
+        let since = PolicyInstant { policy: 0, at: Timestamp::default() };
         Self { quota, since, retired: None, before: None, matters_until: Timestamp::default() }
     }
 }

@@ -1,11 +1,11 @@
 //! Runs several futures concurrently in one task, so that those that wait for the same store share its calls.
 
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 
 use super::Store;
+use crate::together::together as concurrently;
 
 /// Maximum number of concurrent futures of one caller. Each wake-up polls all of them, and a store takes this many in
 /// one call.
@@ -38,10 +38,8 @@ where
         let taken = all.take(futures.len().min(TOGETHER_MAX));
         // One future may always run, and needs no slot.
         let count = taken.count.max(1);
-        let mut some: Vec<Going<F>> =
-            futures.by_ref().take(count).map(|future| Going::On(Box::pin(future))).collect();
-        poll_fn(|context| store.gather(|| poll_all(&mut some, context))).await;
-        outputs.extend(some.into_iter().filter_map(Going::output));
+        let mut some = pin!(concurrently(futures.by_ref().take(count)));
+        outputs.extend(poll_fn(|context| store.gather(|| some.as_mut().poll(context))).await);
     }
     outputs
 }
@@ -77,36 +75,9 @@ impl Drop for Taken<'_> {
     }
 }
 
-fn poll_all<F: Future>(all: &mut [Going<F>], context: &mut Context<'_>) -> Poll<()> {
-    let mut is_done = true;
-    for one in all {
-        let Going::On(future) = one else { continue };
-        match future.as_mut().poll(context) {
-            Poll::Ready(output) => *one = Going::Done(output),
-            Poll::Pending => is_done = false,
-        }
-    }
-    if is_done { Poll::Ready(()) } else { Poll::Pending }
-}
-
-enum Going<F: Future> {
-    On(Pin<Box<F>>),
-    Done(F::Output),
-}
-
-impl<F: Future> Going<F> {
-    fn output(self) -> Option<F::Output> {
-        match self {
-            Going::Done(output) => Some(output),
-            Going::On(_) => None,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
-    use std::task::Waker;
+    use std::task::{Context, Poll, Waker};
 
     use super::*;
     use crate::memory::MemoryStore;

@@ -1,4 +1,4 @@
-//! Ways in which somebody could get more than a limit allows, each tried and found shut.
+//! Ways in which a client could get more than a limit allows; each is tried and fails.
 
 use tollgate::{
     CheckRequest, Engine, Gate, ManualClock, MemoryStore, Policy, Secret, Source, Ticks, Timestamp,
@@ -178,7 +178,7 @@ fn a_flood_leaves_room_for_other_kinds() {
     }
 }
 
-/// What a full shelf holds in one place is let go of for a key in another, once it is idle.
+/// An idle entry of a full shard is evicted for a new key.
 #[test]
 fn released_permits_make_room_everywhere() {
     let start = Timestamp::from_unix_seconds(1_700_000_000);
@@ -257,7 +257,7 @@ fn an_override_acts_from_the_swap_on() {
 /// Tiers that begin to count apart are other counters, and the swap says so. The story: everybody's counter began anew, and the
 /// report called it a change that kept them.
 #[test]
-fn tiers_that_begin_to_count_apart_are_told() {
+fn tiers_that_begin_to_count_apart_are_in_the_swap_report() {
     let start = Timestamp::from_unix_seconds(1_700_000_000);
     let of = |pro: &str| {
         let file =

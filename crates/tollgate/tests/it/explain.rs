@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use tollgate::engine::{Explanation, LIMITS_EXPLAINED_MAX};
 use tollgate::policy::{Policy, Unmet};
 use tollgate::{
-    CheckRequest, Enforcement, Engine, LimitOverride, MemoryStore, Reason, Ruled, Scope, Secret, Source,
-    Ticks, Timestamp,
+    CheckRequest, Enforcement, Engine, ExpiringOverride, LimitOverride, MemoryStore, Reason, Scope, Secret,
+    Source, Ticks, Timestamp,
 };
 
 use crate::fixture::{ALGORITHMS, asking, limit, policy};
@@ -134,13 +134,14 @@ fn ruled(engine: &Engine, kind: u8, number: usize, now: Timestamp) {
         _ => return,
     };
     // A limit that is off, has no `by`, or does not exist refuses a ruling, which is fine here.
-    let _ = engine.operator().set_override(Scope::Limit(&name), Ruled { kind: ruling, until }, now);
+    let _ =
+        engine.operator().set_override(Scope::Limit(&name), ExpiringOverride { kind: ruling, until }, now);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// What is explained is what is decided, for any policy, request and ruling.
+    /// Explain agrees with the decision, for any policy, request and override.
     #[test]
     fn explanations_agree_with_decisions(
         file in limits(),
@@ -354,7 +355,7 @@ fn one_network_is_one_key() {
 #[test]
 fn a_share_of_one_key_is_refused() {
     let engine = engine("limits: [{name: all, rate: 1/h}, {name: key, by: [k], rate: 9/h}]");
-    let ruled = Ruled { kind: LimitOverride::Percent(0), until: T0 + Ticks::from_secs(60) };
+    let ruled = ExpiringOverride { kind: LimitOverride::Percent(0), until: T0 + Ticks::from_secs(60) };
     let refused = engine.operator().set_override(Scope::Limit("all"), ruled, T0).unwrap_err();
     assert!(refused.to_string().contains("limit \"all\" has no `by`"), "{refused}");
     engine.operator().set_override(Scope::All, ruled, T0).unwrap();

@@ -73,7 +73,7 @@ fn no_more_than_the_limit_are_under_way() {
     assert!(ask(&engine, T0).is_none(), "three have failed");
 }
 
-/// What is not reported in time stays counted, and nothing is given back twice.
+/// An outcome that is not reported in time stays counted, and nothing is refunded twice.
 #[test]
 fn an_end_is_reported_once_and_in_time() {
     let engine =

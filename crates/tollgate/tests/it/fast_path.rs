@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use tollgate::{
-    Block, CheckRequest, Decision, Engine, LimitOverride, MemoryStore, Policy, Ruled, Scope, Secret, Ticks,
-    Timestamp,
+    Block, CheckRequest, Decision, Engine, ExpiringOverride, LimitOverride, MemoryStore, Policy, Scope,
+    Secret, Ticks, Timestamp,
 };
 
 use crate::executor::block_on;
@@ -46,7 +46,7 @@ fn policies() -> impl Strategy<Value = String> {
     text.prop_filter("a policy that is right", |text| policy(text).is_some())
 }
 
-/// What happens to an engine.
+/// An event of an engine.
 #[derive(Clone, Debug)]
 enum Event {
     Ask { key: Option<Key>, other: Option<u8>, cost: u64 },
@@ -148,7 +148,7 @@ fn played(text: &str, events: &[Event]) -> Result<(), TestCaseError> {
         match event {
             Event::Later(ticks) => now = now + Ticks::from_micros(*ticks),
             Event::Rule(ruling, ticks) => {
-                let ruled = Ruled { kind: *ruling, until: now + Ticks::from_micros(*ticks) };
+                let ruled = ExpiringOverride { kind: *ruling, until: now + Ticks::from_micros(*ticks) };
                 engines.each(|engine| {
                     engine.operator().set_override(Scope::All, ruled, now).expect("within bounds")
                 });

@@ -104,7 +104,7 @@ fn too_many_limits_are_a_fault() {
 
 /// A request that meets no limit passes, and a faulty one among others changes nothing for those.
 #[test]
-fn what_meets_no_limit_passes() {
+fn a_request_that_matches_no_limit_passes() {
     let engine = Engine::builder()
         .policy(Policy::new(Vec::new()).expect("valid"))
         .clock(tollgate::ManualClock::starting_at(NOW).clock())

@@ -1,4 +1,4 @@
-//! What the tests share: quotas, policies, questions, and an answer from a future that never waits.
+//! Fixtures of the tests: quotas, policies, requests, and the output of a future that never waits.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -51,7 +51,7 @@ pub(crate) fn bucket(name: &str, units: u64) -> LimitBuilder {
     limit(name, per_hour(units))
 }
 
-/// So many places for each `key`.
+/// So many permits for each `key`.
 pub(crate) fn permits(name: &str, places: u64) -> LimitBuilder {
     limit(name, Quota::Concurrency(Concurrency::new(places, HOUR).expect("valid"))).cost(Cost::Units(1))
 }

@@ -5,8 +5,8 @@ use tollgate::headers::Caller;
 use tollgate::policy::{Grant, Limit};
 use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{
-    Answer, Audience, CheckRequest, Decision, Enforcement, Engine, HeaderPolicy, LimitOverride, Policy,
-    Quota, Rate, Reason, Ruled, Scope, Source, Ticks, Timestamp, Verdict,
+    Answer, Audience, CheckRequest, Decision, Enforcement, Engine, ExpiringOverride, HeaderPolicy,
+    LimitOverride, Policy, Quota, Rate, Reason, Scope, Source, Ticks, Timestamp, Verdict,
 };
 
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
@@ -52,7 +52,7 @@ fn answers(decision: &Decision) -> Vec<(&str, String)> {
     decision.limits().map(|status| (status.limit.name(), one(status))).collect()
 }
 
-/// An unlimited key passes however often it asks, is told no number, and is still counted by the other limits.
+/// An unlimited key passes however often it asks, gets no number, and is still counted by the other limits.
 #[test]
 fn unlimited_charges_nothing_and_shows_no_number() {
     let engine = engine(PLANS);
@@ -94,7 +94,7 @@ fn deny_is_a_403_that_charges_nothing() {
              \"reason\":\"denied-by-policy\",\"retryable\":false}}"
         );
         assert_eq!(body, expected);
-        // A stranger is told neither the limit nor its name.
+        // An anonymous caller gets neither the limit nor its name.
         let anonymous = tollgate::headers::Exposure::RetryAfter;
         let hidden = HeaderPolicy { anonymous, ..HeaderPolicy::default() };
         let stranger = Answer::of(&denied, &hidden, Audience::default(), T0);
@@ -141,7 +141,7 @@ fn modes_hold_for_deny() {
     for ruling in [LimitOverride::Off, LimitOverride::Shadow, LimitOverride::Percent(0)] {
         engine
             .operator()
-            .set_override(Scope::Limit("a"), Ruled { kind: ruling, until }, T0)
+            .set_override(Scope::Limit("a"), ExpiringOverride { kind: ruling, until }, T0)
             .expect("the limit is there");
         assert!(engine.try_check(&of(&[("k", "1")]), T0).unwrap().is_allowed(), "{ruling:?}");
     }
@@ -187,7 +187,7 @@ limits:
 ";
     let engine = engine(limits);
     let minute = Ticks::from_secs(60);
-    // No cost has to be told where nothing is charged.
+    // No cost is needed where nothing is charged.
     let (decision, reservation) = block_on(engine.reservations().reserve(&of(&[("k", "vip")]), minute, T0));
     assert!(decision.is_allowed());
     let settled = block_on(engine.reservations().commit(&mut reservation.expect("it passes"), 7, T0));
@@ -258,7 +258,7 @@ fn snapshots_keep_them() {
     assert_eq!(answers(&restored.try_check(&tenant("x", "free"), T0).unwrap())[0], ("plan", "0".to_owned()));
 }
 
-/// What each limit means, and what is wrong or does nothing, is said when the policy is checked.
+/// A policy check prints the meaning of each limit, its problems, and settings without effect.
 #[test]
 fn sentences_and_findings() {
     let sentences = policy(PLANS).sentences();

@@ -1,4 +1,4 @@
-//! `shard_by`: which counters a store that asks for it is told to keep together.
+//! `shard_by`: which counters a store keeps together if it asks for groups.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -77,7 +77,7 @@ limits:
         for (key, group) in &charged {
             places.entry(*key).or_default().insert(*group);
         }
-        // What counts by the tenant is kept together, so that one call decides about it.
+        // Counters by tenant share a slot, so that one call decides.
         let grouped: BTreeSet<u16> = charged.iter().filter_map(|(_, group)| *group).collect();
         assert_eq!((grouped.len(), charged.iter().filter(|(_, group)| group.is_none()).count()), (1, 2));
         groups.extend(grouped);

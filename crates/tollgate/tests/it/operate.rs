@@ -1,4 +1,4 @@
-//! What an operator does to a running engine: rulings, blocks, explanations, and the difference between policies.
+//! Operator commands on a running engine: overrides, blocks, explanations, and the difference between policies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,8 +10,8 @@ use tollgate::policy::{Change, Choice, EXAMPLE, Mode, Unmet};
 use tollgate::request::Spelling;
 use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{
-    Answer, Audience, Block, CheckRequest, Enforcement, Engine, HeaderPolicy, LimitOverride, MemoryStore,
-    Policy, Reason, Ruled, Scope, Ticks, Timestamp,
+    Answer, Audience, Block, CheckRequest, Enforcement, Engine, ExpiringOverride, HeaderPolicy,
+    LimitOverride, MemoryStore, Policy, Reason, Scope, Ticks, Timestamp,
 };
 
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
@@ -43,7 +43,10 @@ fn a_kill_switch_ends_by_itself() {
     assert!(engine.try_check(&request, T0).unwrap().is_allowed());
     assert_eq!(engine.try_check(&request, T0).unwrap().cause_name(), Some("a"));
     let until = T0 + secs(60);
-    engine.operator().set_override(Scope::Limit("a"), Ruled { kind: LimitOverride::Off, until }, T0).unwrap();
+    engine
+        .operator()
+        .set_override(Scope::Limit("a"), ExpiringOverride { kind: LimitOverride::Off, until }, T0)
+        .unwrap();
     let open = engine.try_check(&request, T0).unwrap();
     assert!(open.is_allowed());
     assert_eq!(open.limits().map(|status| status.limit.name()).collect::<Vec<_>>(), ["b"]);
@@ -59,7 +62,10 @@ fn the_milder_ruling_holds() {
     let engine = engine(HOUR);
     let request = of(&[("k", "x")]);
     let rule = |scope, ruling| {
-        engine.operator().set_override(scope, Ruled { kind: ruling, until: T0 + secs(60) }, T0).unwrap()
+        engine
+            .operator()
+            .set_override(scope, ExpiringOverride { kind: ruling, until: T0 + secs(60) }, T0)
+            .unwrap()
     };
     rule(Scope::All, LimitOverride::Off);
     rule(Scope::Limit("a"), LimitOverride::Percent(100));
@@ -82,7 +88,11 @@ fn a_ruling_of_shadow_touches_no_enforced_counter() {
     assert!(engine.try_check(&request, T0).unwrap().is_allowed());
     engine
         .operator()
-        .set_override(Scope::Limit("a"), Ruled { kind: LimitOverride::Shadow, until: T0 + secs(5) }, T0)
+        .set_override(
+            Scope::Limit("a"),
+            ExpiringOverride { kind: LimitOverride::Shadow, until: T0 + secs(5) },
+            T0,
+        )
         .unwrap();
     for _ in 0..5 {
         assert!(engine.try_check(&request, T0).unwrap().is_allowed());
@@ -98,7 +108,11 @@ fn a_percentage_is_of_keys() {
     let engine = engine("limits: [{name: a, by: [k], rate: 1/h}]");
     engine
         .operator()
-        .set_override(Scope::Limit("a"), Ruled { kind: LimitOverride::Percent(30), until: T0 + secs(60) }, T0)
+        .set_override(
+            Scope::Limit("a"),
+            ExpiringOverride { kind: LimitOverride::Percent(30), until: T0 + secs(60) },
+            T0,
+        )
         .unwrap();
     let keys: Vec<String> = (0..1_000).map(|key| key.to_string()).collect();
     let enforced = |key: &String| {
@@ -116,7 +130,10 @@ fn a_percentage_is_of_keys() {
 fn a_reload_keeps_what_the_operator_said() {
     let engine = engine(HOUR);
     let until = T0 + secs(60);
-    engine.operator().set_override(Scope::Limit("a"), Ruled { kind: LimitOverride::Off, until }, T0).unwrap();
+    engine
+        .operator()
+        .set_override(Scope::Limit("a"), ExpiringOverride { kind: LimitOverride::Off, until }, T0)
+        .unwrap();
     engine.operator().block(&of(&[("k", "bad")]), until, T0).unwrap();
     engine.swap(policy("limits: [{name: a, by: [k], rate: 1/day}]"), T0).unwrap();
     assert_eq!(engine.try_check(&of(&[("k", "x")]), T0).unwrap().limits().len(), 0);
@@ -131,28 +148,36 @@ fn a_ruling_of_shadow_is_no_fault() {
     assert!(engine.try_check(&request, T0).unwrap().fault().is_some());
     engine
         .operator()
-        .set_override(Scope::Limit("a"), Ruled { kind: LimitOverride::Shadow, until: T0 + secs(5) }, T0)
+        .set_override(
+            Scope::Limit("a"),
+            ExpiringOverride { kind: LimitOverride::Shadow, until: T0 + secs(5) },
+            T0,
+        )
         .unwrap();
     assert!(engine.try_check(&request, T0).unwrap().is_allowed());
 }
 
-/// What cannot be ruled is refused with its cure.
+/// An impossible override is refused with the accepted ones.
 #[test]
 fn rulings_that_are_refused() {
     let engine = engine("limits: [{name: a, rate: 1/h}, {name: gone, rate: 1/h, mode: off}]");
     let rule = |name, ruling| {
-        engine.operator().set_override(Scope::Limit(name), Ruled { kind: ruling, until: T0 + secs(5) }, T0)
+        engine.operator().set_override(
+            Scope::Limit(name),
+            ExpiringOverride { kind: ruling, until: T0 + secs(5) },
+            T0,
+        )
     };
     assert_eq!(rule("c", LimitOverride::Off), Err(OverrideError::UnknownLimit("c".into())));
     assert_eq!(rule("gone", LimitOverride::Shadow), Err(OverrideError::OffInPolicy("gone".into())));
     assert_eq!(rule("a", LimitOverride::Percent(101)), Err(OverrideError::Percent(101)));
 }
 
-/// What one engine was told is taken up by the next, whatever its policy, without what has ended; too much is refused whole.
+/// The overrides of one engine are resumed by the next, whatever its policy, without those that have ended; too many are refused whole.
 #[test]
 fn rulings_are_resumed() {
     let before = engine(HOUR);
-    let ruled = |ruling, seconds| Ruled { kind: ruling, until: T0 + secs(seconds) };
+    let ruled = |ruling, seconds| ExpiringOverride { kind: ruling, until: T0 + secs(seconds) };
     before.operator().set_override(Scope::Limit("a"), ruled(LimitOverride::Percent(10), 5), T0).unwrap();
     before.operator().set_override(Scope::Limit("b"), ruled(LimitOverride::Off, 9), T0).unwrap();
     let (overrides, later) = (before.operator().overrides(T0).list(), T0 + secs(5));
@@ -202,7 +227,7 @@ fn the_operator_needs_no_store() {
         assert!(asked.load(Ordering::SeqCst), "the store was asked, and is down");
         engine
             .operator()
-            .set_override(Scope::All, Ruled { kind: LimitOverride::Off, until: T0 + secs(5) }, T0)
+            .set_override(Scope::All, ExpiringOverride { kind: LimitOverride::Off, until: T0 + secs(5) }, T0)
             .unwrap();
         assert!(engine.check(&request, T0).await.is_allowed());
         engine.operator().block(&request, T0 + secs(5), T0).unwrap();
@@ -210,7 +235,7 @@ fn the_operator_needs_no_store() {
     });
 }
 
-/// A block denies whoever has all of its attributes, says until when, and is over on its tick. Nothing is charged meanwhile.
+/// A block denies the requests that have all of its attributes, gives its end, and ends on its tick. Nothing is charged meanwhile.
 #[test]
 fn a_block_is_true_about_its_end() {
     let engine = engine("limits: [{name: a, by: [k], rate: 1/h}]");
@@ -251,7 +276,7 @@ fn a_block_holds_over_several_descriptors() {
         assert_eq!(ask(descriptors).block(), Some(&*block));
     }
     let elsewhere = of(&[("path", "/z"), ("l", "x")]);
-    assert_eq!(ask(&[key, elsewhere]).block(), None, "nobody has its path");
+    assert_eq!(ask(&[key, elsewhere]).block(), None, "no request has its path");
 }
 
 /// A block on a path or a host holds for their other spellings, as conditions of limits do.
@@ -325,7 +350,7 @@ fn a_block_holds_for_networks_that_overlap_it() {
             holds,
             "{network} and {given}"
         );
-        // What is shown can be fed back.
+        // The output is accepted as input.
         assert!(engine.operator().unblock(&of(&[("ip", network.as_str())]), T0), "{network}");
         assert!(engine.operator().blocks(T0).is_empty());
     }
@@ -341,9 +366,9 @@ fn a_block_holds_with_other_attributes_beside_an_address() {
     assert!(!ask("2001:db8::/48", "y") && !ask("2001:db9::1", "x"));
 }
 
-/// The answer to a blocked request says when to come back, exactly, and the reason only to whom it may be told.
+/// The answer to a blocked request says when to come back, exactly, and the reason only to callers that may see it.
 #[test]
-fn a_blocked_request_is_told_when_to_come_back() {
+fn a_blocked_request_gets_the_end_of_the_block() {
     let engine = engine(HOUR);
     engine.operator().block(&of(&[("k", "x")]), T0 + secs(90), T0).unwrap();
     let denied = engine.try_check(&of(&[("k", "x")]), T0).unwrap();
@@ -393,7 +418,7 @@ fn blocks_are_bounded() {
     );
 }
 
-/// Whoever decides by rules of its own asks for blocks by names and values of any length, several of a name, and for what is ruled
+/// A program that decides by rules of its own looks up blocks by names and values of any length, several of a name, and overrides
 /// about all limits. Each ends on its tick.
 #[test]
 fn blocks_and_rulings_can_be_asked_for() {
@@ -410,7 +435,7 @@ fn blocks_and_rulings_can_be_asked_for() {
     let longest = engine.operator().block(&of(&[("k", "x"), ("l", "y")]), T0 + secs(2), T0).unwrap();
     assert_eq!(engine.operator().blocked(&pairs, T0), Some(longest));
     assert_eq!(engine.operator().blocked(&pairs, T0 + secs(2)), None);
-    let ruled = Ruled { kind: LimitOverride::Off, until: T0 + secs(1) };
+    let ruled = ExpiringOverride { kind: LimitOverride::Off, until: T0 + secs(1) };
     engine.operator().set_override(Scope::Limit("a"), ruled, T0).unwrap();
     assert_eq!(engine.operator().overrides(T0).of_all(), None);
     engine.operator().set_override(Scope::All, ruled, T0).unwrap();
@@ -475,7 +500,7 @@ fn the_example_is_explained() {
 
 /// A refusal is explained with the time at which the next unit returns, and that time is true.
 #[test]
-fn an_explanation_tells_when_the_next_unit_returns() {
+fn an_explanation_names_when_the_next_unit_returns() {
     let engine = engine("limits: [{name: a, by: [k], rate: 2/s burst 1}]");
     let request = of(&[("k", "x")]);
     assert!(engine.try_check(&request, T0).unwrap().is_allowed());
@@ -496,11 +521,19 @@ fn an_explanation_shows_rulings() {
     let engine = engine(HOUR);
     engine
         .operator()
-        .set_override(Scope::Limit("a"), Ruled { kind: LimitOverride::Off, until: T0 + secs(9) }, T0)
+        .set_override(
+            Scope::Limit("a"),
+            ExpiringOverride { kind: LimitOverride::Off, until: T0 + secs(9) },
+            T0,
+        )
         .unwrap();
     engine
         .operator()
-        .set_override(Scope::Limit("b"), Ruled { kind: LimitOverride::Shadow, until: T0 + secs(9) }, T0)
+        .set_override(
+            Scope::Limit("b"),
+            ExpiringOverride { kind: LimitOverride::Shadow, until: T0 + secs(9) },
+            T0,
+        )
         .unwrap();
     let limits = explained(&engine, &of(&[("k", "x")]));
     let [b, a] = &limits[..] else { panic!("{limits:?}") };
@@ -511,7 +544,7 @@ fn an_explanation_shows_rulings() {
 }
 
 proptest! {
-    /// What is explained as applying is exactly what the engine charges, for any request.
+    /// Explain lists exactly the limits that the engine charges, for any request.
     #[test]
     fn explanations_agree_with_decisions(given in proptest::collection::btree_map(
         prop_oneof![Just("api_key"), Just("ip"), Just("method"), Just("path"), Just("tenant"), Just("plan"), Just("prompt_tokens"), Just("max_tokens")],
@@ -561,7 +594,7 @@ fn policies_are_compared_by_what_they_mean() {
 
 /// A reload of a policy with another domain, condition or mode reported nothing: only numbers were compared.
 #[test]
-fn a_swap_tells_everything_that_changed() {
+fn a_swap_reports_every_change() {
     let engine =
         engine("limits: [{name: a, by: [k], rate: 1/s}, {name: b, rate: 2/s}, {name: c, rate: 3/s}]");
     let next = policy(
@@ -605,7 +638,7 @@ fn rulings_work_on_any_store() {
     let engine = Engine::builder().policy(policy(HOUR)).store(MemoryStore::new(1 << 20, T0)).build();
     engine
         .operator()
-        .set_override(Scope::All, Ruled { kind: LimitOverride::Off, until: T0 + secs(1) }, T0)
+        .set_override(Scope::All, ExpiringOverride { kind: LimitOverride::Off, until: T0 + secs(1) }, T0)
         .unwrap();
     assert!(pollster::block_on(engine.check(&of(&[("k", "x")]), T0)).is_allowed());
 }

@@ -1,5 +1,5 @@
 //! A fleet whose store is away: what all nodes together admit, in which order limits open, count by themselves and close, and what the
-//! store is told afterwards. All of it in virtual time, on a store that fails on command.
+//! store gets afterwards. All of it in virtual time, on a store that fails on command.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -11,10 +11,10 @@ use tollgate::{Decision, Engine, MemoryStore, Policy, Secret, Ticks, Timestamp};
 use crate::fixture::{NOW, asking, now_or_never, policy};
 
 mod bounds;
-mod debts;
+mod deferred;
 mod stages;
 mod parts;
-mod places;
+mod permits;
 
 /// Into how many parts a store is divided.
 const PARTS: usize = 4;
@@ -182,7 +182,7 @@ impl Fleet {
     /// Has every node see that the store is there.
     fn see(&self, now: Timestamp) {
         for engine in &self.engines {
-            let _ = now_or_never(engine.operator().peek(&asking("nobody", 1), now));
+            let _ = now_or_never(engine.operator().peek(&asking("unused", 1), now));
         }
     }
 

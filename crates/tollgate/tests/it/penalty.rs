@@ -57,7 +57,7 @@ fn a_block_is_exact_and_not_extended() {
     assert_eq!(engine.try_check(&key("a"), end).unwrap().retry_after(), Some(secs(60)));
 }
 
-/// Denials that are too far apart, or too few, block nobody; nor do looks, and requests that can never pass.
+/// Denials that are too far apart, or too few, block no key; nor do looks, and requests that can never pass.
 #[test]
 fn only_denials_in_time_count() {
     let engine = engine(LOGIN);
@@ -85,7 +85,7 @@ fn the_advice_is_the_longer_wait() {
     assert_eq!((denied.reason(), denied.retry_after()), (Some(Reason::Penalty), Some(secs(1_800))));
     let again = engine.try_check(&key("a"), T0 + secs(30)).unwrap();
     assert_eq!(again.retry_after(), Some(secs(1_770)));
-    // Who comes one tick early is denied, which is one denial too many again.
+    // A request one tick early is denied, which is one denial too many again.
     let early = T0 + secs(1_800) - Ticks::ONE;
     assert_eq!(engine.try_check(&key("a"), early).unwrap().retry_after(), Some(secs(60)));
     assert!(engine.try_check(&key("a"), early + secs(60)).unwrap().is_allowed());
@@ -155,7 +155,7 @@ fn nothing_is_left_over() {
     assert_eq!(engine.store().usage(T0 + secs(61)).keys, 0);
 }
 
-/// In shadow nobody is blocked. A change of policy, a change of tier and a snapshot keep a block.
+/// In shadow no key is blocked. A change of policy, a change of tier and a snapshot keep a block.
 #[test]
 fn modes_swaps_and_snapshots() {
     let shadow = LOGIN.replace("rate", "mode: shadow, rate");
@@ -180,7 +180,7 @@ limits:
     assert_eq!(engine.try_check(&of("y"), T0 + secs(9)).unwrap().reason(), Some(Reason::Penalty));
 }
 
-/// The caller is told a 429 with the end of the block, and why.
+/// The caller gets a 429 with the end of the block and its reason.
 #[test]
 fn the_answer_names_the_block() {
     let engine = engine(LOGIN);

@@ -4,7 +4,9 @@ use pollster::block_on;
 use tollgate::engine::Forgotten;
 use tollgate::request::Spelling;
 use tollgate::store::StoreFailure;
-use tollgate::{CheckRequest, Engine, LimitOverride, MemoryStore, Policy, Ruled, Scope, Secret, Source};
+use tollgate::{
+    CheckRequest, Engine, ExpiringOverride, LimitOverride, MemoryStore, Policy, Scope, Secret, Source,
+};
 use tollgate::{Ticks, Timestamp};
 
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
@@ -102,7 +104,7 @@ fn a_ruling_hides_no_counter() {
     let engine = engine("limits: [{name: a, by: [k], rate: 1/h}]");
     for ruling in [LimitOverride::Off, LimitOverride::Shadow, LimitOverride::Percent(0)] {
         assert!(passes(&engine, &[("k", "x")]) && !passes(&engine, &[("k", "x")]));
-        let ruled = Ruled { kind: ruling, until: T0 + Ticks::from_secs(60) };
+        let ruled = ExpiringOverride { kind: ruling, until: T0 + Ticks::from_secs(60) };
         engine.operator().set_override(Scope::All, ruled, T0).expect("it may be ruled about");
         assert_eq!(
             reset(&engine, &[("k", "x")], &[]).map(|report| report.counters),
@@ -125,7 +127,7 @@ fn a_block_that_outlasts_its_counter_is_reported() {
     assert!(engine.try_check(&of(&[("k", "x")]), later).unwrap().is_allowed());
 }
 
-/// What was counted by any reading of the attributes is forgotten: a gateway's, and that of a program that tells them as they stand.
+/// A reset clears the counters of every form of the attributes: that of a gateway, and that of a program that sends them unchanged.
 #[test]
 fn every_reading_is_forgotten() {
     let engine = engine(
@@ -237,7 +239,7 @@ fn a_reset_at_another_node_reaches_reservations() {
     let (mut known, mut other) = (reserve("x"), reserve("y"));
     let keys = engine.operator().reset_keys(&of(&[("k", "x")]), &[], at(1));
     assert_eq!(keys.len(), 1);
-    engine.operator().hear_reset(&keys, at(1));
+    engine.maintenance().apply_remote_reset(&keys, at(1));
     assert_eq!(block_on(engine.reservations().cancel(&mut known, at(2))).unwrap().refunded, 0);
     assert_eq!(block_on(engine.reservations().cancel(&mut other, at(2))).unwrap().refunded, 3);
 }

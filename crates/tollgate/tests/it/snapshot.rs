@@ -128,7 +128,7 @@ fn a_restarted_engine_decides_as_one_that_was_not() {
         let [for_old, for_new] = policies((seed << 32) + random.below(2) * 999_999);
         old.swap(for_old, now).expect("few quotas are in use");
         let (new, report, _) = read(&bytes, for_new, now).expect("it was just written");
-        assert_eq!((report.no_room, report.taken_at), (0, now), "seed {seed}");
+        assert_eq!((report.dropped, report.taken_at), (0, now), "seed {seed}");
         for step in 0..200 {
             let (key, cost, gap) = random.request();
             now = now + gap;
@@ -171,7 +171,7 @@ fn a_months_quota_stays_used() {
     assert_eq!(remaining(&later, "acme", next_month), 1_000);
 }
 
-/// A quota that was slowed shortly before the restart: what nobody asked since is held, and is held on after it. For every
+/// A quota that was slowed shortly before the restart: a counter without requests since is held, and is held on after it. For every
 /// algorithm, an engine that lives on and one that was restarted agree at every instant of the longer memory.
 #[test]
 fn slowed_quotas_are_held_over_a_restart() {
@@ -211,7 +211,7 @@ fn slowed_quotas_are_held_over_a_restart() {
 fn permits_survive() {
     let old = engine(vec![permits("in-flight", 3)], NOW);
     let take = |engine: &Engine| -> Permit {
-        engine.try_check(&asking("k", 1), NOW).unwrap().take_permit().expect("there is a place")
+        engine.try_check(&asking("k", 1), NOW).unwrap().take_permit().expect("there is a permit")
     };
     let early = take(&old);
     let (new, _, _) = restored(&old, vec![permits("in-flight", 3)], NOW);
@@ -247,9 +247,9 @@ fn longest_wait(quota: &Quota) -> Ticks {
     }
 }
 
-/// A clock that is behind after the restart, by seconds, years, or back at its beginning: nothing is gifted, and nobody waits
+/// A clock that is behind after the restart, by seconds, years, or back at its beginning: no burst is gifted, and no caller waits
 /// longer than is stated, which for windows is more than one of them. One that is ahead: that much time has passed. So it is for every algorithm, and for the machine of
-/// somebody else whose clock differs.
+/// another node whose clock differs.
 #[test]
 fn clocks_that_jump_gift_nothing() {
     let behind = [1, 3_600, 86_400 * 365, 86_400 * 365 * 10, 1_699_999_999];
@@ -328,7 +328,7 @@ fn under_load_no_counter_is_gifted() {
             let bytes = written(&engine, NOW);
             let after = counts();
             let (new, report, _) = read(&bytes, policy(limits()), NOW).expect("written");
-            assert_eq!(report.no_room, 0);
+            assert_eq!(report.dropped, 0);
             for key in 0..KEYS {
                 let look = now_or_never(new.operator().peek(&asking(&format!("k-{key}"), 0), NOW));
                 for status in look.limits() {
@@ -375,7 +375,7 @@ fn a_snapshot_belongs_to_one_policy() {
 /// A smaller store takes what it has room for, and says what it had none for. One of the same size takes everything, however
 /// full the first was.
 #[test]
-fn what_has_no_room_is_told() {
+fn dropped_counters_are_reported() {
     let old = engine(vec![bucket("words", 10), limit("pairs", ALGORITHMS[3].1(10))], NOW);
     for key in 0..100_000 {
         let _ = old.try_check(&asking(&format!("k-{key}"), 1), NOW).unwrap();
@@ -384,13 +384,13 @@ fn what_has_no_room_is_told() {
     let usage = old.store().usage(NOW);
     let limits = || policy(vec![bucket("words", 10), limit("pairs", ALGORITHMS[3].1(10))]);
     let (same, report, _) = read(&bytes, limits(), NOW).expect("written");
-    assert_eq!((report.keys + report.no_room, report.overflow_keys), (usage.keys, usage.overflow_keys));
-    assert!(report.no_room <= usage.keys / 50, "{report:?} of {usage:?}");
+    assert_eq!((report.keys + report.dropped, report.overflow_keys), (usage.keys, usage.overflow_keys));
+    assert!(report.dropped <= usage.keys / 50, "{report:?} of {usage:?}");
     assert_eq!(same.store().usage(NOW).keys, report.keys);
     let small = Snapshot::read(1 << 20, NOW, &mut &*bytes).expect("written");
     let report = small.report();
     let (small, _) = small.restore(limits(), |memory| memory, NOW).expect("few quotas are in use");
-    assert!(report.no_room > 0 && report.keys > 1_000, "{report:?}");
+    assert!(report.dropped > 0 && report.keys > 1_000, "{report:?}");
     assert_eq!(small.store().usage(NOW).keys, report.keys);
     assert!(small.store().usage(NOW).bytes <= 1 << 20);
 }
@@ -426,9 +426,9 @@ fn a_snapshot_that_was_changed_is_refused() {
     }
 }
 
-/// What is no snapshot, of another version, or has something behind its end: each is told by its name.
+/// A file that is no snapshot, has another version, or continues after its end: each has its own error.
 #[test]
-fn what_is_no_snapshot_says_so() {
+fn each_unreadable_file_has_its_own_error() {
     let bytes = sample();
     assert!(matches!(refused(b"GIF89a, and a few bytes more"), RestoreError::NotASnapshot));
     let mut newer = bytes.clone();
@@ -450,14 +450,14 @@ fn what_is_no_snapshot_says_so() {
 #[test]
 fn nothing_is_restored_as_nothing() {
     let (new, report, _) = restored(&engine(vec![bucket("limit", 10)], NOW), vec![bucket("limit", 10)], NOW);
-    assert_eq!((report.keys, report.overflow_keys, report.idle, report.no_room), (0, 0, 0, 0));
+    assert_eq!((report.keys, report.overflow_keys, report.idle, report.dropped), (0, 0, 0, 0));
     assert_eq!(remaining(&new, "k", NOW), 10);
 }
 
 /// A snapshot with every kind of state, as the first format was written.
 const FORMAT_1: &[u8] = include_bytes!("snapshot/format-1.snapshot");
 
-/// What an older version wrote is read, and no less of it.
+/// A snapshot of an older version is read completely.
 #[test]
 fn the_format_before_is_read() {
     let limits = || policy(ALGORITHMS.map(|(name, quota)| limit(name, quota(50))).into());
@@ -470,10 +470,10 @@ fn the_format_before_is_read() {
     }
 }
 
-/// What a program counts beside the engine comes back as it was, with its keys; who does not ask for it is not troubled by it; and
+/// Parts that the program adds to a snapshot are restored with their keys; a reader that does not ask for them is not disturbed; and
 /// what it finds wrong makes the snapshot a damaged one.
 #[test]
-fn what_is_counted_beside_comes_back() {
+fn caller_parts_are_restored() {
     let engine = engine(vec![bucket("limit", 10)], NOW);
     assert!(engine.try_check(&asking("k", 4), NOW).unwrap().is_allowed());
     let parts: [&[u8]; 3] = [b"one", b"", &[7; 100_000]];
@@ -550,7 +550,7 @@ fn a_restart_after_a_step_of_the_wall_clock_gives_nothing() {
     }
 }
 
-/// What an older version wrote knows no steps of the wall clock, and what is no snapshot says nothing about it.
+/// A snapshot of an older version has no settings of the wall clock, and a file that is no snapshot has none either.
 #[test]
 fn the_wall_clock_of_an_older_snapshot_is_the_clock_that_counted() {
     assert_eq!(Snapshot::wall(&mut &*FORMAT_1).expect("it is whole"), WallOffset::NONE);

@@ -14,13 +14,13 @@ use tollgate::{
 
 use crate::fixture::{NOW, asking, bucket, now_or_never, permits, policy};
 
-/// What goes wrong, and how often it did.
+/// The fault of the store, and how often it occurred.
 #[derive(Default)]
 struct Fault {
     down: AtomicBool,
     /// How many calls are still answered before anything goes wrong.
     spared: AtomicUsize,
-    /// How many calls are yet to be told that a newer policy was faster.
+    /// How many more calls fail because a newer policy was faster.
     superseded: AtomicUsize,
     seen: AtomicUsize,
 }
@@ -120,7 +120,7 @@ fn sources(decision: &Decision) -> Vec<&'static str> {
     decision.limits().map(|status| status.source.name()).collect()
 }
 
-/// `allow` lets everything pass for a while, and the store is told of it afterwards.
+/// `allow` lets everything pass for a while, and the units are reported to the store afterwards.
 #[test]
 fn an_open_limit_lets_pass() {
     let rig = Rig::seen(vec![bucket("limit", 2).on_store_failure(OnStoreFailure::Allow)]);
@@ -153,7 +153,7 @@ fn a_closed_limit_refuses() {
     assert!(seconds.is_some_and(|seconds| (1..=5).contains(&seconds)), "{seconds:?}");
 }
 
-/// `local`, the default, counts by a bucket in this process, which knows what was admitted before; and the store is told once.
+/// `local`, the default, counts by a bucket in this process, which starts with the earlier admissions; and they are reported to the store once.
 #[test]
 fn a_local_limit_counts_in_this_process() {
     let rig = Rig::new(vec![bucket("limit", 3)]);
@@ -166,7 +166,7 @@ fn a_local_limit_counts_in_this_process() {
     }
     assert_eq!(rig.faults(), 5);
     rig.cut(false);
-    assert_eq!(rig.left("limit"), Some(0), "the store was told before it was asked");
+    assert_eq!(rig.left("limit"), Some(0), "the report preceded the charge");
     assert_eq!(rig.left("limit"), Some(0), "once");
 }
 
@@ -189,7 +189,7 @@ fn each_limit_has_its_own_failure_mode() {
 
 /// The story: while the store was away a closed limit refused a request, and the local limits beside it were charged for it.
 #[test]
-fn what_a_closed_limit_refuses_is_charged_nowhere() {
+fn a_denial_of_a_closed_limit_is_charged_nowhere() {
     let rig = Rig::new(vec![bucket("local", 5), bucket("closed", 5).on_store_failure(OnStoreFailure::Deny)]);
     rig.cut(true);
     for _ in 0..10 {
@@ -233,7 +233,7 @@ fn a_reservation_made_without_the_store_gives_nothing_to_it() {
     }
 }
 
-/// What was taken locally is given back locally, and what was given back the store is not told of.
+/// Units taken locally are refunded locally, and refunded units are not reported to the store.
 #[test]
 fn a_reservation_cancelled_without_the_store_owes_nothing() {
     let rig = Rig::new(vec![bucket("limit", 10)]);
@@ -251,7 +251,7 @@ fn a_reservation_cancelled_without_the_store_owes_nothing() {
     assert_eq!((rig.left("limit"), rig.left("limit")), (Some(8), Some(8)));
 }
 
-/// The story: a place taken while the store was away was never given back to the counter that had lent it.
+/// The story: a permit taken while the store was away was never given back to the counter that had lent it.
 #[test]
 fn a_place_taken_locally_is_given_back_locally() {
     let rig = Rig::new(vec![permits("in-flight", 1)]);
@@ -259,7 +259,7 @@ fn a_place_taken_locally_is_given_back_locally() {
     for _ in 0..3 {
         let mut decision = rig.check(1);
         assert!(decision.is_allowed());
-        assert!(!rig.check(1).is_allowed(), "the only place is taken");
+        assert!(!rig.check(1).is_allowed(), "the only permit is taken");
         let permit = decision.take_permit().expect("it was admitted");
         assert_eq!(
             now_or_never(rig.engine.reservations().release(&permit, NOW)),
@@ -272,7 +272,7 @@ fn a_place_taken_locally_is_given_back_locally() {
 
 /// Settling, refunding and resetting say that the store did not answer.
 #[test]
-fn what_cannot_be_given_back_is_told() {
+fn unreachable_stores_are_reported() {
     let rig = Rig::new(vec![bucket("limit", 10)]);
     let (_, reservation) =
         now_or_never(rig.engine.reservations().reserve(&asking("k", 5), Ticks::from_secs(30), NOW));
@@ -289,7 +289,7 @@ fn what_cannot_be_given_back_is_told() {
     assert_eq!(rig.faults(), 3);
 }
 
-/// The story: a reset while the store was away was told as a failure, and yet this node's share was forgotten: four of six were taken,
+/// The story: a reset while the store was away was reported as a failure, and yet this node's share was forgotten: four of six were taken,
 /// and six more passed. What fails has no effect.
 #[test]
 fn a_reset_that_fails_lets_nothing_more_pass() {
@@ -325,12 +325,12 @@ fn an_overtaken_decision_is_made_again() {
     assert_eq!(sources(&rig.check(1)), ["local"]);
 }
 
-/// The story: a swap that came between the reading of the policy and the release lost the release, and the place stayed
+/// The story: a swap that came between the reading of the policy and the release lost the release, and the permit stayed
 /// taken until it expired. The same for what a settled reservation gives back.
 #[test]
 fn an_overtaken_release_is_made_again() {
     let rig = Rig::new(vec![permits("in-flight", 1), bucket("limit", 10)]);
-    let permit = rig.check(1).take_permit().expect("the place is free");
+    let permit = rig.check(1).take_permit().expect("the permit is free");
     rig.fault.superseded.store(2, Ordering::SeqCst);
     assert_eq!(now_or_never(rig.engine.reservations().release(&permit, NOW)), Ok(()));
     assert_eq!(rig.left("in-flight"), Some(1));
@@ -351,8 +351,8 @@ fn an_overtaken_release_is_made_again() {
     assert_eq!(rig.faults(), 6);
 }
 
-/// The story: a swap that came between the reading of the policy and the refund, or the reset, was told as a failure of the
-/// store, and nothing had happened. Overtaken without end it is still told.
+/// The story: a swap that came between the reading of the policy and the refund, or the reset, was reported as a failure of the
+/// store, and nothing had happened. Overtaken without end it is still an error.
 #[test]
 fn an_overtaken_refund_or_reset_is_made_again() {
     let rig = Rig::new(vec![bucket("limit", 10)]);

@@ -60,7 +60,7 @@ fn a_thousand_swaps_under_load_lose_nothing_and_gift_nothing() {
         let (admitted, decisions) = under_load(&engine, 16, |swap| vec![limit("limit", quota(units(swap)))]);
         assert!(decisions > 0, "{name}: the load did not run");
         assert!(admitted.iter().all(|&count| count <= 100), "{name}: {admitted:?}");
-        // What is left is still to be had: nothing was lost either. The policy in force at the end has 50.
+        // The rest can still be charged: nothing was lost. The last policy has 50.
         let mut in_all = admitted;
         engine.swap(policy(vec![limit("limit", quota(100))]), NOW).expect("few quotas are in use");
         for (number, count) in in_all.iter_mut().enumerate() {
@@ -129,7 +129,7 @@ fn no_release_is_lost_to_a_swap() {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     let mut decision = engine.try_check(&asking("k", 1), NOW).unwrap();
-                    let permit = decision.take_permit().expect("two threads and at least two places");
+                    let permit = decision.take_permit().expect("two threads and at least two permits");
                     assert_eq!(now_or_never(engine.reservations().release(&permit, NOW)), Ok(()));
                 }
             });
@@ -146,7 +146,7 @@ fn no_release_is_lost_to_a_swap() {
     assert_eq!(look.limits().next().map(|status| status.outcome.remaining), Some(4));
 }
 
-/// What a swap does later, when a key is asked, is what it would have done at once: a key that stays quiet through a random history of
+/// A swap that is applied late, when a key is next charged, has the effect of an immediate one: a key that stays quiet through a random history of
 /// policies, in a store full of others, ends where the pure functions end that are applied at every change.
 #[test]
 fn carrying_over_late_is_carrying_over_at_once() {

@@ -13,7 +13,7 @@ const SIZE_DIGITS_MAX: u32 = 15;
 /// Largest trailer section.
 const TRAILER_BYTES_MAX: usize = 16 << 10;
 
-/// What is left of a body.
+/// The rest of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestDecoder {
     /// Nothing.
@@ -126,13 +126,13 @@ impl RequestDecoder {
     fn skip(&mut self, bytes: &mut BytesMut) -> Result<(), BrokenBody> {
         let mut at = 0;
         let skipped = loop {
-            let RequestDecoder::Chunked(place) = self else { break Ok(()) };
-            if matches!(place, ChunkPosition::Chunk(_) | ChunkPosition::Trailer) {
+            let RequestDecoder::Chunked(position) = self else { break Ok(()) };
+            if matches!(position, ChunkPosition::Chunk(_) | ChunkPosition::Trailer) {
                 break Ok(());
             }
             let Some(&byte) = bytes.get(at) else { break Ok(()) };
-            match behind(*place, byte) {
-                Some(next) => *place = next,
+            match behind(*position, byte) {
+                Some(next) => *position = next,
                 None => break Err(BrokenBody),
             }
             at += 1;
@@ -171,12 +171,12 @@ pub(crate) fn part(bytes: &mut BytesMut, left: &mut u64) -> Option<Bytes> {
 }
 
 /// The position after a byte between chunks; `None` if the byte is not allowed there.
-fn behind(place: ChunkPosition, byte: u8) -> Option<ChunkPosition> {
-    match place {
+fn behind(position: ChunkPosition, byte: u8) -> Option<ChunkPosition> {
+    match position {
         ChunkPosition::ChunkEnd => (byte == b'\r').then_some(ChunkPosition::ChunkEndLf),
         ChunkPosition::ChunkEndLf => (byte == b'\n').then_some(SIZE),
         ChunkPosition::Size { digits, value, length, part } => size(byte, (digits, value), length, part),
-        ChunkPosition::Chunk(_) | ChunkPosition::Trailer => Some(place),
+        ChunkPosition::Chunk(_) | ChunkPosition::Trailer => Some(position),
     }
 }
 

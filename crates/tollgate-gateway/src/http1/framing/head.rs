@@ -17,7 +17,7 @@ pub(crate) const FIELDS_MAX: usize = 100;
 /// Capacity for fields that the gateway adds.
 const FIELDS_ADDED: usize = 8;
 
-/// What is wrong with a head.
+/// The problem with a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
     Line,

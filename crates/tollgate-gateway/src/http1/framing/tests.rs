@@ -32,7 +32,7 @@ fn shown(reader: &Reader) -> String {
 
 /// Requests that every server reads alike pass, one after the other.
 #[test]
-fn what_is_strict_passes() {
+fn strict_framing_passes() {
     let requests = [
         "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
         "\r\nGET / HTTP/1.0\r\n\r\n",
@@ -72,7 +72,7 @@ fn requests_are_read() {
 
 /// A head says whether the client keeps the connection, waits for `100 Continue`, or accepts trailers.
 #[test]
-fn what_heads_say() {
+fn heads_are_parsed() {
     let head = |line: &str, fields: &str| {
         let head = RequestHead::read(Bytes::from(format!("{line}\r\n{fields}\r\n\r\n"))).unwrap();
         (head.is_kept, head.is_waiting, head.takes_trailers)
@@ -89,7 +89,7 @@ fn what_heads_say() {
 
 /// A request is rejected if two servers could disagree on where it ends or what follows it.
 #[test]
-fn what_is_not_strict_is_broken() {
+fn loose_framing_is_refused() {
     let head = |fields: &str| format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n");
     let chunked = |body: &str| format!("{}{body}", head("Transfer-Encoding: chunked"));
     let cases = [

@@ -100,7 +100,7 @@ fn lengths() {
 
 /// An answer that is cut off, or that servers could read differently, is refused.
 #[test]
-fn what_is_broken() {
+fn malformed_responses_are_refused() {
     let chunked = |body: &str| format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{body}");
     let cases = [
         "HTTP/2 200 OK\r\n\r\n".to_owned(),

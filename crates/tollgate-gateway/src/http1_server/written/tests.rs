@@ -43,7 +43,7 @@ fn streamed(frames: impl IntoIterator<Item = Frame<Bytes>>) -> Limited {
 }
 
 fn own(text: &[u8]) -> Limited {
-    Limited::from(Body::Own(Full::new(Bytes::copy_from_slice(text))))
+    Limited::from(Body::Text(Full::new(Bytes::copy_from_slice(text))))
 }
 
 const NOW: Timestamp = Timestamp::from_unix_seconds(784_111_777);
@@ -227,7 +227,7 @@ fn unchunked(mut rest: &[u8]) -> Vec<u8> {
 proptest! {
     /// Any answer is read back with the same status, fields and body.
     #[test]
-    fn what_is_written_is_read(
+    fn written_requests_are_read_back(
         code in 200u16..600,
         fields in vec(("x-[a-z]{1,12}", "[!-~]([ -~]{0,30}[!-~])?"), 0..12),
         parts in vec(vec(any::<u8>(), 0..9_000), 0..5),

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
-/// What the fake does with a command.
+/// The reaction of the fake to a command.
 pub(crate) enum Action {
     /// Sends these bytes.
     Reply(String),

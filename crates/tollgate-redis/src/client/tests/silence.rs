@@ -6,7 +6,7 @@ use super::*;
 
 /// How soon a silent connection is detected.
 const KNOWN: Duration = Duration::from_millis(300);
-/// What a busy machine adds to that.
+/// The delay that a busy machine adds.
 const BUSY: Duration = Duration::from_millis(100);
 
 /// A silent connection is detected within 300 ms even if requests are too rare to open the breaker, and requests in

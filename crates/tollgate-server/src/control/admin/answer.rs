@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tollgate::engine::{BlockError, Forgotten, OverrideError};
 use tollgate::policy::{Limit, Policy};
 use tollgate::time::WallOffset;
-use tollgate::{LimitOverride, Ruled, Scope, Timestamp};
+use tollgate::{ExpiringOverride, LimitOverride, Scope, Timestamp};
 use tollgate_tower::attributes::Spelled;
 
 use super::Admin;
@@ -21,8 +21,8 @@ use super::route::Verb;
 use super::tail::EventBody;
 use super::token::{Role, Who};
 use super::view::{
-    self, AsGivenView, BlockView, Depth, ExplainedRequest, ExplanationView, Instant, LastDeniedView,
-    LimitFooting, LimitsView, OtherView, OverrideView, RuledView,
+    self, AsGivenView, BlockView, Depth, ExpiringOverrideView, ExplainedRequest, ExplanationView, Instant,
+    LastDeniedView, LimitFooting, LimitsView, OtherView, OverrideView,
 };
 use super::wording::{
     joined, not_begun, not_counted, not_with_a_body, own_limits, remarked, stranger, texts, unforgotten,
@@ -91,8 +91,8 @@ impl Act<'_> {
     }
 
     /// An override, for output.
-    pub(super) const fn ruled(&self, ruled: Ruled) -> RuledView {
-        RuledView::new(ruled, self.wall)
+    pub(super) const fn ruled(&self, ruled: ExpiringOverride) -> ExpiringOverrideView {
+        ExpiringOverrideView::new(ruled, self.wall)
     }
 
     /// Refuses the request if the sender's role is below `least`.
@@ -200,7 +200,7 @@ impl ControlPlane {
     fn limits(&self, act: &Act<'_>) -> Result<AdminAnswer, Problem> {
         let (policy, blocks) = (self.service.engine.policy(), self.service.engine.operator().blocks(act.now));
         let (all, single) = self.service.engine.operator().overrides(act.now).list();
-        let single: HashMap<String, Ruled> = single.into_iter().collect();
+        let single: HashMap<String, ExpiringOverride> = single.into_iter().collect();
         let holding = |limit: &Limit| LimitFooting {
             footing: self.service.engine.operator().overrides(act.now).mode_of(limit),
             ruled: single.get(limit.name()).copied(),
@@ -406,7 +406,7 @@ impl ControlPlane {
             self.native(act)?;
         }
         let (until, note) = (form.until(reach, act.now)?, form.note()?);
-        let ruled = Ruled { kind, until };
+        let ruled = ExpiringOverride { kind, until };
         self.service.engine.operator().set_override(scope, ruled, act.now).map_err(|error| match error {
             OverrideError::UnknownLimit(name) => unknown_limit(&name, &self.service.engine.policy()),
             OverrideError::Percent(_) => Problem::invalid(format!("percent: {error}")),
@@ -424,7 +424,12 @@ impl ControlPlane {
     }
 
     /// The other overrides that apply in this scope, beside those of the scope itself.
-    fn others(&self, act: &Act<'_>, scope: Scope<'_>, is_other: impl Fn(&Ruled) -> bool) -> Vec<OtherView> {
+    fn others(
+        &self,
+        act: &Act<'_>,
+        scope: Scope<'_>,
+        is_other: impl Fn(&ExpiringOverride) -> bool,
+    ) -> Vec<OtherView> {
         let now = act.now;
         let policy = self.service.engine.policy();
         let (all, single) = self.service.engine.operator().overrides(now).list();

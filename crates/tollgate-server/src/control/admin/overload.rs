@@ -3,7 +3,7 @@
 
 use serde_json::json;
 use tollgate::policy::Mode;
-use tollgate::{LimitOverride, Ruled};
+use tollgate::{ExpiringOverride, LimitOverride};
 use tollgate_overload::{Controller, Switch};
 
 use super::answer::{Act, AdminAnswer};
@@ -38,7 +38,7 @@ impl ControlPlane {
             _ => switch.shadow(until),
         })?;
         act.audit(&about(name), &remarked(&format!("until {}", act.shown(until).text()), note));
-        AdminAnswer::json(&act.ruled(Ruled { kind, until }))
+        AdminAnswer::json(&act.ruled(ExpiringOverride { kind, until }))
     }
 
     /// Executes restore.
@@ -55,7 +55,10 @@ impl ControlPlane {
         let ruled = |controller: Controller| {
             let (mode, until) = shedder.switch(controller, |switch| switch.active_override(act.now))??;
             let kind = if mode == Mode::Off { LimitOverride::Off } else { LimitOverride::Shadow };
-            Some(OverloadView { controller: controller.as_str(), ruled: act.ruled(Ruled { kind, until }) })
+            Some(OverloadView {
+                controller: controller.as_str(),
+                ruled: act.ruled(ExpiringOverride { kind, until }),
+            })
         };
         Controller::ALL.into_iter().filter_map(ruled).collect()
     }

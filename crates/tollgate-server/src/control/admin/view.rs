@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 use tollgate::engine::{Explained, Explanation, State};
 use tollgate::policy::{Change, Difference, FieldChange, Limit, Mode, Policy, Unmet};
 use tollgate::time::WallOffset;
-use tollgate::{Block, CheckRequest, Enforcement, LimitOverride, Ruled, Ticks, Timestamp};
+use tollgate::{Block, CheckRequest, Enforcement, ExpiringOverride, LimitOverride, Ticks, Timestamp};
 use tollgate_compat::CompatConfig;
 
 use crate::readiness::PolicyReport;
@@ -55,15 +55,15 @@ pub(super) const fn mode_name(mode: Mode) -> &'static str {
 }
 
 #[derive(Serialize)]
-pub(super) struct RuledView {
+pub(super) struct ExpiringOverrideView {
     ruling: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     percent: Option<u8>,
     until: Instant,
 }
 
-impl RuledView {
-    pub(super) const fn new(ruled: Ruled, wall: WallOffset) -> Self {
+impl ExpiringOverrideView {
+    pub(super) const fn new(ruled: ExpiringOverride, wall: WallOffset) -> Self {
         let (ruling, percent) = match ruled.kind {
             LimitOverride::Off => ("off", None),
             LimitOverride::Shadow => ("shadow", None),
@@ -92,15 +92,15 @@ pub(super) struct OtherView {
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<String>,
     #[serde(flatten)]
-    ruled: RuledView,
+    ruled: ExpiringOverrideView,
 }
 
 impl OtherView {
-    pub(super) const fn about_all(ruled: RuledView) -> Self {
+    pub(super) const fn about_all(ruled: ExpiringOverrideView) -> Self {
         Self { limit: None, ruled }
     }
 
-    pub(super) const fn about(limit: String, ruled: RuledView) -> Self {
+    pub(super) const fn about(limit: String, ruled: ExpiringOverrideView) -> Self {
         Self { limit: Some(limit), ruled }
     }
 }
@@ -110,14 +110,14 @@ impl OtherView {
 pub(super) struct OverloadView {
     pub(super) controller: &'static str,
     #[serde(flatten)]
-    pub(super) ruled: RuledView,
+    pub(super) ruled: ExpiringOverrideView,
 }
 
 /// A new override, with those that apply instead because they are milder.
 #[derive(Serialize)]
 pub(super) struct OverrideView {
     #[serde(flatten)]
-    pub(super) ruled: RuledView,
+    pub(super) ruled: ExpiringOverrideView,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) milder: Vec<OtherView>,
 }
@@ -131,17 +131,17 @@ struct LimitView<'a> {
     percent: u8,
     /// The override of this limit alone.
     #[serde(skip_serializing_if = "Option::is_none")]
-    ruled: Option<RuledView>,
+    ruled: Option<ExpiringOverrideView>,
     /// The effective override: the milder of that one and the override of all limits.
     #[serde(skip_serializing_if = "Option::is_none")]
-    holds: Option<RuledView>,
+    holds: Option<ExpiringOverrideView>,
 }
 
 /// The effective state of a limit at one instant, and the override of this limit alone.
 pub(super) struct LimitFooting {
     pub(super) footing: (Mode, u8),
-    pub(super) ruled: Option<Ruled>,
-    pub(super) holds: Option<Ruled>,
+    pub(super) ruled: Option<ExpiringOverride>,
+    pub(super) holds: Option<ExpiringOverride>,
 }
 
 /// The active limits with all overrides and blocks.
@@ -150,7 +150,7 @@ pub(super) struct LimitsView<'a> {
     /// Where the limits come from.
     policy: PolicyReport,
     #[serde(skip_serializing_if = "Option::is_none")]
-    all: Option<RuledView>,
+    all: Option<ExpiringOverrideView>,
     limits: Vec<LimitView<'a>>,
     /// The number of limits that are not listed.
     left_off: usize,
@@ -179,12 +179,12 @@ impl<'a> LimitsView<'a> {
     pub(super) fn new(
         policy: &'a Policy,
         about: PolicyReport,
-        all: Option<Ruled>,
+        all: Option<ExpiringOverride>,
         holding: impl Fn(&Limit) -> LimitFooting,
         blocks: &'a [std::sync::Arc<Block>],
         wall: WallOffset,
     ) -> Self {
-        let shown = |ruled: Ruled| RuledView::new(ruled, wall);
+        let shown = |ruled: ExpiringOverride| ExpiringOverrideView::new(ruled, wall);
         let mut view = Self {
             policy: about,
             all: all.map(shown),
@@ -284,7 +284,7 @@ struct ExplainedView<'a> {
     mode: &'static str,
     percent: u8,
     #[serde(skip_serializing_if = "Option::is_none")]
-    ruled: Option<RuledView>,
+    ruled: Option<ExpiringOverrideView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<StateView>,
     unmet: Vec<String>,
@@ -521,7 +521,7 @@ fn explained(limit: &Explained, wall: WallOffset) -> ExplainedView<'_> {
         sentence: &limit.sentence,
         mode: mode_name(limit.mode),
         percent: limit.percent,
-        ruled: limit.ruled.map(|ruled| RuledView::new(ruled, wall)),
+        ruled: limit.ruled.map(|ruled| ExpiringOverrideView::new(ruled, wall)),
         state: limit.state.as_ref().map(StateView::from),
         unmet: limit.unmet.iter().map(ToString::to_string).collect(),
         what_would_change_it: &limit.changes,

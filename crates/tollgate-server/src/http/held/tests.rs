@@ -174,7 +174,7 @@ async fn a_reservation_that_waits_expires_after_its_turn() {
 /// Regression: a commit, a cancel or a release that met an unreachable store lost its id. The id is valid again when
 /// the store is back.
 #[tokio::test]
-async fn what_a_failing_store_did_not_take_back_is_still_held() {
+async fn a_permit_that_a_failing_store_did_not_release_is_still_held() {
     let (time, down) = (ManualClock::new(), Arc::new(AtomicBool::new(false)));
     let store = Flaky { memory: MemoryStore::new(1 << 20, time.now()), down: Arc::clone(&down) };
     let policy = Policy::compile("test", POLICY).unwrap();

@@ -40,7 +40,7 @@ async fn decisions() {
 /// The answer names the limit that denied, or else the limit with the fewest units left. If no limit applies, it names
 /// none.
 #[tokio::test]
-async fn which_limit_is_told() {
+async fn a_denial_names_its_limit() {
     let mut client = Server::new().connect();
     let both = command("TG.CHECK api_key k1 tenant acme tokens 10");
     client.expect(&both, reply(1, "allow", [2, 3, 0, 20_000], "per-key")).await;

@@ -95,7 +95,7 @@ async fn hello() {
 
 /// COMMAND lists every command, and INFO has the fields that clients look for.
 #[tokio::test]
-async fn what_clients_look_for() {
+async fn client_libraries_find_the_expected_fields() {
     let mut client = Server::new().connect();
     client
         .send([command("COMMAND"), command("COMMAND DOCS"), command("INFO"), command("QUIT")].concat())

@@ -1,6 +1,6 @@
 //! `CL.THROTTLE` and `THROTTLE` over the protocol.
 
-use tollgate::{CheckRequest, LimitOverride, Ruled, Scope, Ticks};
+use tollgate::{CheckRequest, ExpiringOverride, LimitOverride, Scope, Ticks};
 
 use super::{Server, command, integers};
 
@@ -152,7 +152,7 @@ async fn operators_are_obeyed() {
     let rule = |ruling| {
         engine.operator().set_override(
             Scope::All,
-            Ruled { kind: ruling, until: now + Ticks::from_secs(60) },
+            ExpiringOverride { kind: ruling, until: now + Ticks::from_secs(60) },
             now,
         )
     };

@@ -1,6 +1,8 @@
 //! Reports against a real engine, in virtual time.
 
-use tollgate::{CheckRequest, Engine, LimitOverride, ManualClock, MemoryStore, Policy, Ruled, Scope, Ticks};
+use tollgate::{
+    CheckRequest, Engine, ExpiringOverride, LimitOverride, ManualClock, MemoryStore, Policy, Scope, Ticks,
+};
 
 use super::*;
 use crate::envoy_api::{BlanketRule, BucketActionKind, StrategyKind};
@@ -74,7 +76,7 @@ async fn operators_are_heard() {
     assert_eq!(rig.report("k", 9, 0).await, "DenyAll");
     rig.wait(5);
     assert_eq!(rig.report("k", 0, 9).await, "96 and 1000");
-    let killed = Ruled { kind: LimitOverride::Off, until: rig.clock.now() + Ticks::from_secs(7) };
+    let killed = ExpiringOverride { kind: LimitOverride::Off, until: rig.clock.now() + Ticks::from_secs(7) };
     engine.operator().set_override(Scope::Limit("per-key"), killed, rig.clock.now()).unwrap();
     rig.wait(5);
     assert_eq!(rig.report("k", 9, 0).await, "AllowAll");

@@ -186,7 +186,7 @@ proptest! {
 
     /// The remaining units can be charged, and one unit more cannot, if a unit takes whole microseconds.
     #[test]
-    fn what_remains_is_true(
+    fn remaining_units_are_admitted(
         max_burst in 0..50i64,
         count in proptest::sample::select(vec![1i64, 2, 3, 4, 5, 6, 12, 60, 1_000, 60_000]),
         taken in 0..60i64,

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tollgate::{CheckRequest, Clock, Engine, LimitOverride, ManualClock, Policy, Ruled, Scope, Ticks};
+use tollgate::{
+    CheckRequest, Clock, Engine, ExpiringOverride, LimitOverride, ManualClock, Policy, Scope, Ticks,
+};
 use tollgate_compat::{CompatConfig, Format, Source, guard};
 
 use crate::policy_file::Rules;
@@ -107,7 +109,7 @@ async fn operator_overrides_apply_to_compat_rules() {
             assert_eq!(ask("v", now + second).await.overall, expected, "{domain}");
         }
         for ruling in [LimitOverride::Off, LimitOverride::Shadow] {
-            let ruled = Ruled { kind: ruling, until: now + second + second };
+            let ruled = ExpiringOverride { kind: ruling, until: now + second + second };
             service.engine.operator().set_override(Scope::All, ruled, now).unwrap();
             assert_eq!(ask("v", now + second).await.overall, Code::Ok);
         }

@@ -99,7 +99,7 @@ proptest! {
 
 /// A key is marked if one decision was counted as several, and a later key in the same entry is not.
 #[test]
-fn what_stands_for_several_is_an_estimate() {
+fn a_shared_entry_is_an_estimate() {
     let mut sketch = Sketch::default();
     let outcome = KeyOutcome { verdict: KeyVerdict::Passed, source: None };
     (0..PLACES as u64).for_each(|id| sketch.add(id, 16, outcome, |_| ()));

@@ -95,7 +95,7 @@ fn any_truth() -> impl Strategy<Value = Truth> {
         )
 }
 
-/// What a record must say about a request, as far as its format can.
+/// The expected record of a request, as far as its format can hold it.
 fn compare(style: Style, truth: &Truth, record: &Record<'_>) {
     let unit = style.unit().as_micros();
     let seen = if style.has_duration() { truth.arrival } else { truth.end() };
@@ -136,7 +136,7 @@ proptest! {
 
     /// Every format: what a server writes is detected and read back, plain or compressed.
     #[test]
-    fn what_is_written_is_read(requests in proptest::collection::vec(any_truth(), 1..20), packed in 0..3) {
+    fn written_logs_are_read_back(requests in proptest::collection::vec(any_truth(), 1..20), packed in 0..3) {
         for style in Style::ALL {
             let log = style.log(&requests);
             let mut reader = reader(match packed {

@@ -28,7 +28,7 @@ fn remaining(quota: &Concurrency, state: &State, now: Timestamp) -> u64 {
 
 /// Retry advice is exact for every cost: one tick early is denied, on the tick enough permits have expired.
 #[test]
-fn every_time_told_is_exact_to_the_tick() {
+fn every_returned_time_is_exact_to_the_tick() {
     let quota = permits(10);
     let state = taken(&quota, &[(0, 2), (5, 3), (5, 1), (9, 4)]);
     for cost in 1..=10 {

@@ -35,7 +35,7 @@ fn remaining(quota: &SlidingWindow, state: &State, now: Timestamp) -> u64 {
 /// Retry advice is exact for every cost: one tick early is denied, on the tick is admitted. So are the other two
 /// times.
 #[test]
-fn every_time_told_is_exact_to_the_tick() {
+fn every_returned_time_is_exact_to_the_tick() {
     for quota in quotas(10) {
         let state = charged(&quota, &[(3, 2), (17, 3), (34, 4), (59, 1)]);
         for seconds in [59, 60, 71, 95] {

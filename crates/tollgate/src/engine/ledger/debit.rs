@@ -67,8 +67,8 @@ impl<S: Store> Ledger<'_, S> {
             }
             let counted = decision.limits().filter(|status| status.quota.is_some());
             for ((charge, status), cost) in set.charges.iter_mut().zip(counted).zip(costs) {
-                let is_place = matches!(charge.quota, Quota::Concurrency(_));
-                let asked = if is_place { 0 } else { units(&status, cost) };
+                let is_permit = matches!(charge.quota, Quota::Concurrency(_));
+                let asked = if is_permit { 0 } else { units(&status, cost) };
                 charge.cost = asked.min(status.outcome.remaining);
             }
             match failure {
@@ -143,7 +143,7 @@ limits:
 
     /// A blocked request pays nothing, and its decision names the block.
     #[test]
-    fn a_block_is_told() {
+    fn a_block_denies_the_debit() {
         let engine = Engine::builder()
             .policy(Policy::compile("p", b"limits: [{name: all, rate: 4/h}]").unwrap())
             .clock(crate::ManualClock::starting_at(NOW).clock())

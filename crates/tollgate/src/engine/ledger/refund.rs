@@ -82,7 +82,7 @@ impl<S: Store> Ledger<'_, S> {
                 // Nothing was refunded, and the call may be repeated.
                 Err(failure) if done.is_empty() => return Err(failure),
                 // A refund that has begun is finished when the store is back.
-                Err(_) => self.engine.fallback_or_new(&active, now).owe(matched, charge),
+                Err(_) => self.engine.fallback_or_new(&active, now).defer_refund(matched, charge),
             }
             done.push(charge.key);
         }

@@ -14,7 +14,7 @@ use crate::engine::ATTEMPTS;
 use crate::engine::check::{ChargeSet, MatchedRequest};
 use crate::engine::penalty::{Blocked, PenaltyBlocks};
 use crate::outcome::{Outcome, Source};
-use crate::overrides::{ActiveOverrides, LimitOverride, Ruled};
+use crate::overrides::{ActiveOverrides, ExpiringOverride, LimitOverride};
 use crate::policy::compared::Replaced;
 use crate::policy::{
     Choice, Fault, Limit, MATCHED_MAX, Match, Matches, Mode, Penalty, Policy, QuotaIndex, Unmet,
@@ -66,26 +66,26 @@ impl Explanation {
 pub struct Explained {
     /// The name of the limit.
     pub name: String,
-    /// What the limit means, as a sentence.
+    /// The meaning of the limit, as a sentence.
     pub sentence: String,
     /// Why it does not apply, by the policy; empty if it does.
     pub unmet: Vec<Unmet>,
     /// The operator's override of it.
-    pub ruled: Option<Ruled>,
+    pub ruled: Option<ExpiringOverride>,
     /// Whether it decides now, and for which share of keys, overrides included.
     pub mode: Mode,
     /// See [`Explained::mode`].
     pub percent: u8,
-    /// What remains of it; `None` where it does not apply.
+    /// The remaining quota; `None` where it does not apply.
     pub state: Option<State>,
-    /// What would change its answer, in sentences.
+    /// Changes that would lead to another answer, in sentences.
     pub changes: Vec<String>,
 }
 
-/// What remains of a limit for a request's key.
+/// The remaining quota of a limit for a request's key.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// What the request would cost.
+    /// The cost of the request.
     pub cost: u64,
     /// Whether that much remains.
     pub admits: bool,
@@ -100,7 +100,7 @@ pub struct State {
     pub refused_for: Option<Ticks>,
     /// How its quota was chosen.
     pub choice: Choice,
-    /// What that quota allows, in words.
+    /// The rate that the quota allows, in words.
     pub allowance: String,
     /// The attributes that name a tier and that the request lacks, where tiers have counters of their own. A request
     /// with one of them is decided by another counter.
@@ -188,7 +188,7 @@ impl<S: Store> Operator<'_, S> {
 }
 
 impl<S: Store> Operator<'_, S> {
-    /// What this node would answer without asking the store.
+    /// The answer that this node would give without asking the store.
     fn foreseen(self, set: &ChargeSet<'_>, matches: &[Match], now: Timestamp) -> Foreseen {
         let priced = set.charges.iter().zip(matches);
         let charges: Charges<'_> = priced.map(|(charge, matched)| charge.costing(matched.cost)).collect();
@@ -397,7 +397,7 @@ fn counted(quota: Option<&Quota>, state: &State) -> String {
     }
 }
 
-/// What counts instead of the key's own counter, if anything does.
+/// The lease, share or overflow counter that counts instead of the key's own counter, if there is one.
 fn instead(state: &State) -> Option<String> {
     match state.source {
         Source::Overflow => Some(
@@ -480,7 +480,7 @@ fn unapplied(limit: &Limit, request: &Descriptor<'_>, overrides: &ActiveOverride
     if unmet.is_empty() && mode == Mode::Shadow {
         changes.push(uncounted_in_shadow(limit, request));
     }
-    if let Some(Ruled { kind: LimitOverride::Off, .. }) = ruled {
+    if let Some(ExpiringOverride { kind: LimitOverride::Off, .. }) = ruled {
         changes.push(
             "an operator has turned it off; it decides again when that ends, or after `tollgate restore`"
                 .to_owned(),

@@ -17,7 +17,7 @@ use crate::request::CheckRequest;
 use crate::store::{Charge, Charges, Enforcement, Store, StoreFailure};
 use crate::time::Timestamp;
 
-/// What a reset found. A counter that has counted nothing, or nothing that still matters, is treated as if it did not
+/// The counters that a reset found. A counter that has counted nothing, or nothing that still matters, is treated as if it did not
 /// exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forgotten {
@@ -38,7 +38,7 @@ struct ResetTarget<'l> {
     is_main: bool,
 }
 
-/// What a look at the counters found, over all attempts: the counters that held something, and those that keys share.
+/// The counters that a look found, over all attempts: those that held something, and those that keys share.
 #[derive(Default)]
 struct ResetFindings {
     touched: HashSet<Fingerprint>,
@@ -83,8 +83,8 @@ impl<S: Store> Operator<'_, S> {
         }
     }
 
-    /// The keys of all counters that [`Operator::reset`] resets for these attributes, so that a program can tell them to
-    /// the other nodes of a fleet: see [`Operator::hear_reset`].
+    /// The keys of all counters that [`Operator::reset`] resets for these attributes, for the other nodes of a
+    /// fleet: see [`Maintenance::apply_remote_reset`](super::super::Maintenance::apply_remote_reset).
     #[must_use]
     pub fn reset_keys(self, request: &CheckRequest<'_>, limits: &[&str], now: Timestamp) -> Vec<u128> {
         let now = now.decidable();
@@ -93,15 +93,8 @@ impl<S: Store> Operator<'_, S> {
         targets.iter().map(|target| target.charge.key()).collect()
     }
 
-    /// Records that another node has reset these counters: a reservation that was decided before refunds nothing. The
-    /// leases of this node are dropped by [`LeasedStore::discard`](crate::lease::LeasedStore::discard).
-    pub fn hear_reset(self, keys: &[u128], now: Timestamp) {
-        let keys = keys.iter().map(|key| Fingerprint::of_whole(*key));
-        self.engine.reset_times.record(keys, now.decidable());
-    }
-
     /// Looks at all counters, then resets them. So a store that does not answer is noticed before anything is reset.
-    /// What this node counted during an outage is reset only together with the store's count: otherwise more requests
+    /// The deferred charges of this node are reset only together with the store's count: otherwise more requests
     /// would pass.
     async fn forget(
         self,
@@ -131,7 +124,7 @@ impl<S: Store> Operator<'_, S> {
             let charges: Charges<'_> = part.iter().map(|target| target.charge).collect();
             self.engine.reset_times.record(charges.iter().map(|charge| charge.key), now);
             let answered = self.engine.store.reset(&charges, now).await;
-            // What was reset before stays reset, and a repeated call resets the rest.
+            // Counters already reset stay so, and a repeated call resets the rest.
             answered.map_err(|failure| match failure {
                 StoreFailure::Superseded => failure,
                 _ if has_begun => StoreFailure::Unanswered,

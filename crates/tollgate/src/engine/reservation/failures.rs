@@ -9,7 +9,7 @@ use crate::store::Store;
 use crate::time::{Ticks, Timestamp};
 
 impl<S: Store> Reservations<'_, S> {
-    /// What a decision of [`Engine::check`](crate::Engine::check) took from limits that count only failures, until [`Reservations::report`] says
+    /// The units that a decision of [`Engine::check`](crate::Engine::check) took from limits that count only failures, until [`Reservations::report`] says
     /// how the request ended. `None` if it took nothing there.
     pub fn awaiting(
         self,

@@ -20,30 +20,30 @@ pub(super) struct Counted {
     pub(super) keys: u64,
     pub(super) overflow_keys: u64,
     pub(super) idle: u64,
-    pub(super) no_room: u64,
+    pub(super) dropped: u64,
     /// All of them.
     pub(super) read: u64,
 }
 
 impl Counted {
-    fn add(&mut self, place: PartitionId, counters: usize) {
-        *self.of(place) += counters as u64;
+    fn add(&mut self, partition: PartitionId, counters: usize) {
+        *self.of(partition) += counters as u64;
     }
 
-    const fn of(&mut self, place: PartitionId) -> &mut u64 {
-        match place {
+    const fn of(&mut self, partition: PartitionId) -> &mut u64 {
+        match partition {
             PartitionId::Main => &mut self.keys,
             PartitionId::Overflow => &mut self.overflow_keys,
         }
     }
 
     /// Counts one that was read.
-    pub(super) fn put_back(&mut self, place: PartitionId, put: Result<bool, Full>) {
+    pub(super) fn count_restored(&mut self, partition: PartitionId, put: Result<bool, Full>) {
         self.read += 1;
         *match put {
-            Ok(true) => self.of(place),
+            Ok(true) => self.of(partition),
             Ok(false) => &mut self.idle,
-            Err(Full) => &mut self.no_room,
+            Err(Full) => &mut self.dropped,
         } += 1;
     }
 }
@@ -56,42 +56,42 @@ pub(super) fn write<W: Write>(
     now: Timestamp,
 ) -> io::Result<Counted> {
     let mut counted = Counted::default();
-    store.export(now, |place, piece| match piece {
+    store.export(now, |partition, piece| match piece {
         Piece::Words(slots) => {
-            counted.add(place, slots.len());
-            frames.write(Block::Words, |fields| write_slots(fields, place, slots))
+            counted.add(partition, slots.len());
+            frames.write(Block::Words, |fields| write_slots(fields, partition, slots))
         }
         Piece::Pairs(slots) => {
-            counted.add(place, slots.len());
+            counted.add(partition, slots.len());
             let kept = |slot: &Slot<2>| {
                 let entry = SlotEntry { state: wall.words(slot.entry.state), number: slot.entry.number };
                 Slot { key: slot.key, entry }
             };
             let slots: Vec<_> = slots.iter().map(kept).collect();
-            frames.write(Block::Pairs, |fields| write_slots(fields, place, &slots))
+            frames.write(Block::Pairs, |fields| write_slots(fields, partition, &slots))
         }
-        Piece::Large(key, shelved) => {
-            counted.add(place, 1);
-            frames.write(Block::Large, |fields| write_large(fields, place, key, shelved))
+        Piece::Large(key, entry) => {
+            counted.add(partition, 1);
+            frames.write(Block::Large, |fields| write_large(fields, partition, key, entry))
         }
     })?;
     Ok(counted)
 }
 
-fn write_place(fields: &mut FrameFields, place: PartitionId) {
-    fields.u8(u8::from(place == PartitionId::Overflow));
+fn write_partition(fields: &mut FrameFields, partition: PartitionId) {
+    fields.u8(u8::from(partition == PartitionId::Overflow));
 }
 
-pub(super) fn read_place(fields: &mut Unread<'_>) -> Result<PartitionId, String> {
+pub(super) fn read_partition(fields: &mut Unread<'_>) -> Result<PartitionId, String> {
     match fields.u8()? {
         0 => Ok(PartitionId::Main),
         1 => Ok(PartitionId::Overflow),
-        other => Err(format!("there is no hall {other}")),
+        other => Err(format!("unknown section {other}")),
     }
 }
 
-fn write_slots<const WORDS: usize>(fields: &mut FrameFields, place: PartitionId, slots: &[Slot<WORDS>]) {
-    write_place(fields, place);
+fn write_slots<const WORDS: usize>(fields: &mut FrameFields, partition: PartitionId, slots: &[Slot<WORDS>]) {
+    write_partition(fields, partition);
     for Slot { key, entry } in slots {
         write_key(fields, *key);
         fields.u32(entry.number);
@@ -102,10 +102,10 @@ fn write_slots<const WORDS: usize>(fields: &mut FrameFields, place: PartitionId,
 pub(super) fn read_slot<const WORDS: usize>(fields: &mut Unread<'_>) -> Result<Slot<WORDS>, String> {
     let (key, number) = (read_key(fields)?, fields.number()?);
     let mut state = [0; WORDS];
-    for (place, word) in state.iter_mut().enumerate() {
+    for (partition, word) in state.iter_mut().enumerate() {
         // A single word uses all its bits. Of two words, the first is an instant. The second is an exact count, beside
         // the number of a setting of the wall clock.
-        *word = if WORDS == 2 && place == 0 { fields.u64_to(EXACT_MAX)? } else { fields.u64()? };
+        *word = if WORDS == 2 && partition == 0 { fields.u64_to(EXACT_MAX)? } else { fields.u64()? };
     }
     Ok(Slot { key, entry: SlotEntry { state, number } })
 }
@@ -120,13 +120,13 @@ fn read_key(fields: &mut Unread<'_>) -> Result<Fingerprint, String> {
     if key.tag & NEVER_ZERO == 0 { Err("a key is no key".to_owned()) } else { Ok(key) }
 }
 
-fn write_large(fields: &mut FrameFields, place: PartitionId, key: Fingerprint, shelved: &LargeEntry) {
-    write_place(fields, place);
+fn write_large(fields: &mut FrameFields, partition: PartitionId, key: Fingerprint, entry: &LargeEntry) {
+    write_partition(fields, partition);
     write_key(fields, key);
-    fields.u32(shelved.number);
-    fields.instant(shelved.idle_at);
-    fields.u64(u64::from(shelved.bytes));
-    match &shelved.state {
+    fields.u32(entry.number);
+    fields.instant(entry.idle_at);
+    fields.u64(u64::from(entry.bytes));
+    match &entry.state {
         Large::Window(state) => {
             fields.u8(0);
             fields.u64(state.newest());

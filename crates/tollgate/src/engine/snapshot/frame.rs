@@ -12,7 +12,7 @@ use std::io::{self, Read, Write};
 use super::RestoreError;
 use super::fields::FrameFields;
 
-/// The format that is written, and the newest that is read. Format 1 lacks [`Block::Beside`], and format 2 lacks
+/// The format that is written, and the newest that is read. Format 1 lacks [`Block::CallerPart`], and format 2 lacks
 /// [`Block::Wall`].
 pub const VERSION: u32 = 3;
 const VERSION_MIN: u32 = 1;
@@ -32,14 +32,14 @@ pub(super) enum Block {
     Pairs = 6,
     Large = 7,
     End = 8,
-    Beside = 9,
+    CallerPart = 9,
     Wall = 10,
 }
 
 impl Block {
     fn of(byte: u8) -> Option<Self> {
-        use Block::{Beside, End, Gone, Head, Holds, Large, Limit, Pairs, Wall, Words};
-        let all = [Head, Limit, Gone, Holds, Words, Pairs, Large, End, Beside, Wall];
+        use Block::{CallerPart, End, Gone, Head, Holds, Large, Limit, Pairs, Wall, Words};
+        let all = [Head, Limit, Gone, Holds, Words, Pairs, Large, End, CallerPart, Wall];
         all.into_iter().find(|block| *block as u8 == byte)
     }
 }

@@ -10,7 +10,7 @@ use crate::active::{ActivePolicy, Records, Remembered};
 use crate::memory::NUMBERS_MAX;
 use crate::policy::limit::{DefaultQuota, Quotas};
 use crate::policy::{BY_MAX, By, LIMITS_MAX, Limit, QUOTAS_MAX, QuotaIndex, TIER_BY_MAX};
-use crate::store::{Record, Reign};
+use crate::store::{PolicyInstant, Record};
 
 /// Separates the attributes that name a tier together.
 const SEPARATOR: &str = "\u{1f}";
@@ -101,8 +101,8 @@ fn write_records(fields: &mut FrameFields, records: &[Option<Record>]) {
     fields.list(records, |fields, record| {
         fields.option(record.as_ref(), |fields, record| {
             quota::write(fields, &record.quota);
-            write_reign(fields, record.since);
-            fields.option(record.retired, write_reign);
+            write_policy_instant(fields, record.since);
+            fields.option(record.retired, write_policy_instant);
             fields.option(record.before, FrameFields::u32);
             fields.instant(record.matters_until);
         });
@@ -117,8 +117,8 @@ fn read_records(fields: &mut Unread<'_>) -> Result<Records, String> {
     let record = |fields: &mut Unread<'_>| {
         Ok(Record {
             quota: quota::read(fields)?,
-            since: read_reign(fields)?,
-            retired: fields.option(read_reign)?,
+            since: read_policy_instant(fields)?,
+            retired: fields.option(read_policy_instant)?,
             before: fields.option(Unread::number)?,
             matters_until: fields.instant()?,
         })
@@ -126,11 +126,11 @@ fn read_records(fields: &mut Unread<'_>) -> Result<Records, String> {
     (0..length).map(|_| fields.option(record)).collect()
 }
 
-fn write_reign(fields: &mut FrameFields, reign: Reign) {
-    fields.u64(reign.policy);
-    fields.instant(reign.at);
+fn write_policy_instant(fields: &mut FrameFields, policy_instant: PolicyInstant) {
+    fields.u64(policy_instant.policy);
+    fields.instant(policy_instant.at);
 }
 
-fn read_reign(fields: &mut Unread<'_>) -> Result<Reign, String> {
-    Ok(Reign { policy: fields.u64_to(GENERATION_MAX)?, at: fields.instant()? })
+fn read_policy_instant(fields: &mut Unread<'_>) -> Result<PolicyInstant, String> {
+    Ok(PolicyInstant { policy: fields.u64_to(GENERATION_MAX)?, at: fields.instant()? })
 }

@@ -184,7 +184,7 @@ mod tests {
 
     /// Numbers that no constructor accepts are rejected with its reason.
     #[test]
-    fn what_no_constructor_accepts_is_refused() {
+    fn invalid_quotas_are_refused() {
         let refused = |tag: u8, numbers: &[u64]| {
             let mut fields = FrameFields::default();
             fields.u8(tag);

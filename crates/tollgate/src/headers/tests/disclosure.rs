@@ -1,4 +1,4 @@
-//! What each caller sees: disclosure levels, exposure of anonymous callers, and limits in shadow.
+//! The headers that each caller gets: disclosure levels, exposure of anonymous callers, and limits in shadow.
 
 use super::fixture::{Case, NOW, answer, authenticated, bucket, contract, decision, lines, millis, secs};
 use crate::headers::{Answer, Audience, Caller, Dialect, Disclosure, Exposure, HeaderPolicy};

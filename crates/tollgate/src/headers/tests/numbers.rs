@@ -151,7 +151,7 @@ fn every_violated_limit_is_listed_and_the_longest_wait_comes_first() {
 
 /// A shaping limit has admitted the request, so the answer is that of an allowed one, with the delay beside it.
 #[test]
-fn a_wait_is_allowed_and_told() {
+fn a_wait_is_allowed_with_its_duration() {
     let quota = leaky(Rate::per_second(10), 5);
     let cases = [
         contract("other"),

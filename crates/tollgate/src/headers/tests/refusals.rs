@@ -45,7 +45,7 @@ fn a_cost_above_the_capacity_is_a_bad_request() {
 /// did nothing wrong, so it is a 503 with a short retry time, without numbers that were never counted, and without a
 /// vendor's words for quotas.
 #[test]
-fn what_nobody_could_count_is_unavailable() {
+fn an_uncounted_denial_is_unavailable() {
     for source in [Source::Closed, Source::Full] {
         let case = Case::new("p", bucket(Rate::per_second(10))).denied(secs(1)).sourced(source);
         let policy = speaking(&[Dialect::Ietf11, Dialect::Discord, Dialect::Stripe]);
@@ -256,7 +256,7 @@ fn keys_get_different_seconds() {
 
 /// A client that asks again during its window gets the same instant, within rounding.
 #[test]
-fn a_key_is_told_one_instant_during_a_window() {
+fn a_key_gets_one_reset_instant_for_a_window() {
     let midnight = crate::Timestamp::from_unix_seconds(20_000 * 86_400);
     for key in 0..50 {
         let instants: Vec<u64> = (0..200)

@@ -85,7 +85,7 @@ pub(crate) struct Need<'q> {
     pub(crate) nodes: u32,
 }
 
-/// What a renewal brought.
+/// The result of a renewal.
 #[derive(Clone, Copy)]
 pub(crate) struct Received<'q> {
     pub(crate) quota: &'q Quota,

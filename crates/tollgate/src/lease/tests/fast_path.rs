@@ -192,7 +192,7 @@ fn threads_do_not_spend_a_unit_twice() {
 /// The story: of a leased limit `explain` looked at the counter alone. It said denied while this node held units and let requests pass, and
 /// passes while this node repeated a denial that another node had reset.
 #[test]
-fn what_is_explained_is_what_this_node_answers() {
+fn explain_agrees_with_the_answer_of_this_node() {
     let quota = || Quota::token_bucket(Rate::per_hour(1).burst(1_000)).unwrap();
     let limit = || {
         let limit = Limit::new("limit", quota()).by(["key"]).consistency(Consistency::Leased);

@@ -1,4 +1,4 @@
-//! What nodes return to a shared counter: expired units, and refunds of cancelled reservations.
+//! Returns of nodes to a shared counter: expired units, and refunds of cancelled reservations.
 
 use super::*;
 use crate::algorithm::Charged;

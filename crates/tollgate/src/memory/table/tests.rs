@@ -195,7 +195,7 @@ fn a_walk_misses_nothing_while_the_table_grows() {
     }
 }
 
-/// What is read out of one table and put into another is found there by its keys.
+/// Entries exported from one table and put into another are found by their keys.
 #[test]
 fn a_table_is_filled_again() {
     let secret = Secret::repeatable(4);

@@ -66,14 +66,14 @@ const NUMBERS: [(&str, &[AlgorithmName]); 10] = [
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Begin {
+enum AlignKind {
     Epoch,
     FirstHit,
     Calendar,
 }
 
-const BEGINNINGS: [(&str, Begin); 3] =
-    [("epoch", Begin::Epoch), ("first-hit", Begin::FirstHit), ("calendar", Begin::Calendar)];
+const ALIGNMENTS: [(&str, AlignKind); 3] =
+    [("epoch", AlignKind::Epoch), ("first-hit", AlignKind::FirstHit), ("calendar", AlignKind::Calendar)];
 
 const ESTIMATES: [(&str, Estimate); 2] =
     [("interpolate", Estimate::Interpolate), ("strict", Estimate::Strict)];
@@ -113,7 +113,7 @@ struct QuotaShape<'n> {
     algorithm: AlgorithmName,
     burst: Option<u64>,
     queue: u64,
-    begin: Begin,
+    align: AlignKind,
     zone: &'n str,
     billing_day: Option<u8>,
     precision: u32,
@@ -149,7 +149,7 @@ pub(super) fn check_default(fields: &Fields<'_>, field: &str, report: &mut Repor
             }
         }
         "align" => {
-            fields.choice("align", &BEGINNINGS, report);
+            fields.choice("align", &ALIGNMENTS, report);
         }
         "estimate" => {
             fields.choice("estimate", &ESTIMATES, report);
@@ -256,9 +256,9 @@ impl<'n> QuotaShape<'n> {
         if given.is_some() || !fields.has("algorithm") {
             fitting(algorithm, fields, report);
         }
-        let begin = fields.choice("align", &BEGINNINGS, report).unwrap_or(Begin::Epoch);
+        let align = fields.choice("align", &ALIGNMENTS, report).unwrap_or(AlignKind::Epoch);
         let zone = fields.text("timezone", "an IANA name such as Europe/Rome", report);
-        if zone.is_some() && begin != Begin::Calendar && algorithm == A::FixedWindow {
+        if zone.is_some() && align != AlignKind::Calendar && algorithm == A::FixedWindow {
             let problem =
                 Problem::new("a time zone matters only to calendar windows", "align: calendar with it");
             report.error(fields.key_position("timezone"), "timezone", problem);
@@ -268,9 +268,9 @@ impl<'n> QuotaShape<'n> {
             algorithm,
             burst: fields.count("burst", EXACT_MAX, report),
             queue: fields.count("queue", EXACT_MAX, report).unwrap_or(0),
-            begin,
+            align,
             zone: zone.unwrap_or("UTC"),
-            billing_day: billing_day(fields, begin, report),
+            billing_day: billing_day(fields, align, report),
             precision: u32::try_from(precision).unwrap_or(u32::MAX),
             estimate: fields.choice("estimate", &ESTIMATES, report).unwrap_or(Estimate::Strict),
             permit_ttl: permit_ttl(fields, report).unwrap_or(PERMIT_TTL),
@@ -299,24 +299,24 @@ impl<'n> QuotaShape<'n> {
     }
 
     fn align(&self, written: WrittenRate) -> Result<Align, QuotaError> {
-        Ok(match (self.begin, written.period.calendar()) {
-            (Begin::Calendar, Some(unit)) => {
+        Ok(match (self.align, written.period.calendar()) {
+            (AlignKind::Calendar, Some(unit)) => {
                 let calendar = Calendar::new(unit, self.zone)?;
                 Align::Calendar(match self.billing_day {
                     Some(day) => calendar.billed_on(day)?,
                     None => calendar,
                 })
             }
-            (Begin::FirstHit, _) => Align::FirstHit,
+            (AlignKind::FirstHit, _) => Align::FirstHit,
             _ => Align::Epoch,
         })
     }
 }
 
 /// The day of the month on which calendar months begin.
-fn billing_day(fields: Fields<'_>, begin: Begin, report: &mut Report) -> Option<u8> {
+fn billing_day(fields: Fields<'_>, align: AlignKind, report: &mut Report) -> Option<u8> {
     let day = fields.count("billing_day", u64::from(BILLING_DAY_MAX), report)?;
-    if begin != Begin::Calendar {
+    if align != AlignKind::Calendar {
         let problem =
             Problem::new("a billing day matters only to calendar months", "align: calendar with it");
         report.error(fields.key_position("billing_day"), "billing_day", problem);
@@ -512,7 +512,7 @@ impl AmountReader<'_> {
 
     /// Months and years are calendar units, and calendar windows have one unit.
     fn calendar(&self, written: WrittenRate, node: &Node, field: &str, report: &mut Report) -> Option<()> {
-        if self.shape.begin == Begin::Calendar {
+        if self.shape.align == AlignKind::Calendar {
             if written.period.calendar().is_none() {
                 let problem = Problem::new(
                     "a calendar window is one unit of the calendar",

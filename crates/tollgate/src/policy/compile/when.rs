@@ -1,6 +1,6 @@
 //! `when`: a table of attributes, each with a value, a list of values, or `{ not: … }` of these; or a CEL expression.
 
-use crate::policy::condition::{Condition, Sense};
+use crate::policy::condition::{Condition, Negation};
 use crate::policy::document::{Node, Tree};
 use crate::policy::expression::Expression;
 use crate::policy::fields::{self, Fields};
@@ -48,8 +48,8 @@ fn read_plain(fields: Fields<'_>, vocabulary: &Vocabulary, report: &mut Report) 
 fn condition(name: &str, node: &Node, vocabulary: &Vocabulary, report: &mut Report) -> Option<Condition> {
     let field = format!("when.{}", quoted(name));
     let (node, sense) = match &node.tree {
-        Tree::Table(_) => (negated(name, &field, node, report)?, Sense::IsNot),
-        _ => (node, Sense::Is),
+        Tree::Table(_) => (negated(name, &field, node, report)?, Negation::IsNot),
+        _ => (node, Negation::Is),
     };
     let choices: Vec<&str> = match &node.tree {
         Tree::List(items) => {

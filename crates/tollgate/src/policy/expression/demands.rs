@@ -1,13 +1,13 @@
-//! What each attribute must be for an expression to be true, as far as its parts say so that `&&` joins, and whether all of it can be at once.
+//! The requirements on attributes for an expression to be true, from the operands of its `&&`, and whether they can all hold.
 
 use std::collections::BTreeMap;
 
 use cel::common::ast::{CallExpr, Expr, IdedExpr, LiteralValue, operators};
 
-use super::{presence, survey};
+use super::{analysis, presence};
 use crate::policy::glob::Glob;
 
-/// What an attribute must be, all at once.
+/// The requirements on an attribute; all of them must hold.
 #[derive(Debug, Default)]
 pub(crate) struct Demands {
     /// It is one of these texts or fits one of these patterns, for each list.
@@ -27,7 +27,7 @@ pub(crate) struct Demands {
 pub(super) fn of(expression: &IdedExpr) -> BTreeMap<String, Demands> {
     let mut demands = BTreeMap::new();
     collect(expression, &mut demands);
-    for name in survey::needed(expression) {
+    for name in analysis::needed(expression) {
         demands.entry(name).or_default().is_there = true;
     }
     demands
@@ -110,8 +110,8 @@ fn collect(expression: &IdedExpr, demands: &mut BTreeMap<String, Demands>) {
             }
         }
         (operators::IN, [left, right]) => {
-            if let (Some(name), Expr::List(list)) = (survey::dotted(left), &right.expr)
-                && let Some(texts) = list.elements.iter().map(survey::literal).collect::<Option<Vec<_>>>()
+            if let (Some(name), Expr::List(list)) = (analysis::dotted(left), &right.expr)
+                && let Some(texts) = list.elements.iter().map(analysis::literal).collect::<Option<Vec<_>>>()
                 && !texts.is_empty()
             {
                 demands.entry(name).or_default().one_of(&texts, &[]);
@@ -134,12 +134,12 @@ fn collect(expression: &IdedExpr, demands: &mut BTreeMap<String, Demands>) {
 
 /// An attribute that stands to the left of a text or a whole number.
 fn compared(function: &str, left: &IdedExpr, right: &IdedExpr, demands: &mut BTreeMap<String, Demands>) {
-    let Some(name) = survey::dotted(left) else { return };
+    let Some(name) = analysis::dotted(left) else { return };
     let number = match &right.expr {
         Expr::Literal(LiteralValue::Int(number)) => Some(*number.inner()),
         _ => None,
     };
-    match (function, survey::literal(right), number) {
+    match (function, analysis::literal(right), number) {
         (operators::EQUALS, Some(text), _) => demands.entry(name).or_default().one_of(&[text], &[]),
         (operators::NOT_EQUALS, Some(text), _) => demands.entry(name).or_default().none_of.push(text),
         (operators::EQUALS, _, Some(number)) => demands.entry(name).or_default().within(number, number),
@@ -162,7 +162,7 @@ fn compared(function: &str, left: &IdedExpr, right: &IdedExpr, demands: &mut BTr
 /// `path.startsWith('/v1')` and the like.
 fn part(call: &CallExpr, demands: &mut BTreeMap<String, Demands>) {
     let (Some(target), [text]) = (&call.target, call.args.as_slice()) else { return };
-    let (Some(name), Some(text)) = (survey::dotted(target), survey::literal(text)) else { return };
+    let (Some(name), Some(text)) = (analysis::dotted(target), analysis::literal(text)) else { return };
     let demands = demands.entry(name).or_default();
     match call.func_name.as_str() {
         "startsWith" => demands.starts.push(text),

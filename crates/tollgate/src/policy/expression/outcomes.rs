@@ -1,4 +1,4 @@
-//! What a condition may come to where a part of it has no value. A part that misses an attribute is absent. A part with another error, such
+//! The possible outcomes of a condition where a part of it has no value. A part that misses an attribute is absent. A part with another error, such
 //! as asking whether `many` is more than 5, might be true and might be false; what a client sends must not decide which, so a condition
 //! holds if it may be true. The order of operands says nothing: CEL itself reports only one of several errors, the one it meets last.
 
@@ -7,9 +7,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use cel::common::ast::{ComprehensionExpr, Expr, IdedExpr, operators};
 use cel::{Context, ExecutionError};
 
-use super::{Failure, reading, survey};
+use super::{Failure, analysis, reading};
 
-/// What an expression may come to.
+/// The possible outcomes of an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outcomes(u8);
 
@@ -51,7 +51,7 @@ impl Outcomes {
         self.each().map(one).fold(Self::NONE, Self::or)
     }
 
-    /// What `&&` or `||` makes of two operands, of which one outcome settles it, whatever the other is.
+    /// The outcomes of `&&` or `||` on two operands, of which one outcome settles it, whatever the other is.
     fn joined(self, other: Self, settling: Self) -> Self {
         let one = |left: Self, right: Self| {
             [settling, Self::ABSENT].into_iter().find(|outcome| left == *outcome || right == *outcome)
@@ -75,7 +75,7 @@ pub(super) fn value(expression: &IdedExpr, context: &Context<'_, '_>) -> Result<
     }
 }
 
-/// What an expression may come to.
+/// The possible outcomes of an expression.
 pub(super) fn of(expression: &IdedExpr, context: &Context<'_, '_>) -> Outcomes {
     let failure = match value(expression, context) {
         Ok(cel::Value::Bool(true)) => return Outcomes::TRUE,
@@ -108,9 +108,9 @@ pub(super) fn of(expression: &IdedExpr, context: &Context<'_, '_>) -> Outcomes {
     }
 }
 
-/// What may become of something that needs a value of each of its parts.
+/// The outcomes of an expression that needs a value of each of its parts.
 fn of_all_parts(expression: &IdedExpr, failure: &Failure, context: &Context<'_, '_>) -> Outcomes {
-    let parts = survey::children(expression);
+    let parts = analysis::children(expression);
     let is_missing = matches!(failure, Failure::Absent(_)) && parts.is_empty();
     if is_missing || parts.iter().any(|part| of(part, context) == Outcomes::ABSENT) {
         Outcomes::ABSENT
@@ -119,7 +119,7 @@ fn of_all_parts(expression: &IdedExpr, failure: &Failure, context: &Context<'_, 
     }
 }
 
-/// What may become of a macro that goes through a list.
+/// The outcomes of a macro that goes through a list.
 fn of_each(inner: &ComprehensionExpr, failure: &Failure, context: &Context<'_, '_>) -> Outcomes {
     if of(&inner.iter_range, context) == Outcomes::ABSENT {
         return Outcomes::ABSENT;
@@ -146,7 +146,7 @@ fn of_each(inner: &ComprehensionExpr, failure: &Failure, context: &Context<'_, '
 /// The largest parts of an expression that do not mention a variable.
 fn without<'e>(expression: &'e IdedExpr, variable: &str, parts: &mut Vec<&'e IdedExpr>) {
     if mentions(expression, variable) {
-        survey::children(expression).into_iter().for_each(|child| without(child, variable, parts));
+        analysis::children(expression).into_iter().for_each(|child| without(child, variable, parts));
     } else {
         parts.push(expression);
     }
@@ -159,7 +159,7 @@ fn mentions(expression: &IdedExpr, variable: &str) -> bool {
         Expr::Comprehension(inner) if inner.accu_var == variable => {
             mentions(&inner.iter_range, variable) || mentions(&inner.accu_init, variable)
         }
-        _ => survey::children(expression).into_iter().any(|child| mentions(child, variable)),
+        _ => analysis::children(expression).into_iter().any(|child| mentions(child, variable)),
     }
 }
 
@@ -207,7 +207,7 @@ mod tests {
         assert!(holds("size * 8 > 10 || plan == 'free'", &[("size", "9223372036854775807")]), "an overflow");
     }
 
-    /// What an attribute that is not there makes false stays false beside an error that could not make it true.
+    /// An operand that a missing attribute makes false decides, also if the other operand is an error.
     #[test]
     fn a_missing_attribute_still_makes_it_false() {
         for source in [

@@ -9,7 +9,7 @@ use cel::common::types::{CelBool, CelString};
 use cel::{DeclarationError, Env, ExecutionError};
 use regex::{Regex, RegexBuilder};
 
-use super::survey::children;
+use super::analysis::children;
 use crate::policy::finding::{Problem, quoted};
 
 /// The name of the function.
@@ -121,7 +121,7 @@ fn compile(text: &str) -> Result<Regex, Problem> {
 #[cfg(test)]
 mod tests {
     use super::super::Expression;
-    use super::super::scene::{Cel, Evaluated, Scene};
+    use super::super::descriptor_values::{Cel, DescriptorValues, Evaluated};
     use crate::request::CheckRequest;
 
     fn holds(source: &str, path: &str) -> bool {
@@ -147,8 +147,8 @@ mod tests {
             assert_eq!(holds(source, path), held, "{source} of {path}");
         }
         let descriptors = [vec![("path".to_owned(), "/v1/x".to_owned())]];
-        let scene = Scene::new(descriptors.iter().map(Vec::as_slice));
-        let of = |source: &str| Cel::new(source).unwrap().evaluate(&scene);
+        let descriptor_values = DescriptorValues::new(descriptors.iter().map(Vec::as_slice));
+        let of = |source: &str| Cel::new(source).unwrap().evaluate(&descriptor_values);
         assert_eq!(of("descriptors[0].path.matches('^/v1/')"), Evaluated::Truth(true));
         assert_eq!(of("descriptors[0]['none'].matches('^/v1/')"), Evaluated::Absent);
     }

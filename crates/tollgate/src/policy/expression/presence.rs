@@ -4,7 +4,7 @@
 use cel::common::ast::{Expr, IdedExpr};
 use cel::parser::Macro;
 
-use super::survey::dotted;
+use super::analysis::dotted;
 
 /// The name of `has` for the parser. It has the same length, so that positions in messages stay correct.
 pub(super) const SPELLED: &str = "hAs";

@@ -4,8 +4,8 @@
 
 use cel::common::ast::{CallExpr, Expr, IdedExpr, LiteralValue, operators};
 
-use super::{pattern, survey};
-use crate::policy::exact::{self, Sought};
+use super::{analysis, pattern};
+use crate::policy::exact::{self, SearchKind};
 use crate::policy::finding::{Problem, Severity, quoted};
 use crate::policy::vocabulary::{Kind, Vocabulary};
 
@@ -65,7 +65,7 @@ impl Settling<'_> {
             }
             _ => {}
         }
-        survey::children_mut(expression).into_iter().for_each(|child| self.walk(child));
+        analysis::children_mut(expression).into_iter().for_each(|child| self.walk(child));
         self.bound.truncate(depth);
     }
 
@@ -172,9 +172,9 @@ impl Settling<'_> {
     /// A text that is searched in an attribute.
     fn part(&mut self, function: &str, target: &IdedExpr, text: &IdedExpr) {
         let part = match function {
-            "startsWith" => Sought::Start,
-            "endsWith" | "contains" => Sought::Other,
-            pattern::NAME => Sought::Expression,
+            "startsWith" => SearchKind::Start,
+            "endsWith" | "contains" => SearchKind::Other,
+            pattern::NAME => SearchKind::Expression,
             _ => return,
         };
         if let (Some(name), Some(text)) = (self.attribute(target), text_of(text)) {
@@ -184,7 +184,7 @@ impl Settling<'_> {
 
     /// The attribute, if the expression is one.
     fn attribute(&self, expression: &IdedExpr) -> Option<String> {
-        let name = survey::dotted(expression)?;
+        let name = analysis::dotted(expression)?;
         let root = name.split('.').next().unwrap_or_default();
         (!self.bound.iter().any(|bound| bound == root)).then_some(name)
     }

@@ -4,7 +4,7 @@
 use cel::common::ast::{CallExpr, Expr, IdedExpr, LiteralValue, operators};
 use cel::common::types::CelString;
 
-use super::{presence, survey};
+use super::{analysis, presence};
 use crate::credential::CredentialAttributes;
 use crate::policy::finding::Problem;
 use crate::policy::seal::{text_unknown, value_problem};
@@ -29,7 +29,7 @@ struct Sealing<'c> {
 
 impl Sealing<'_> {
     fn credential(&self, expression: &IdedExpr) -> Option<String> {
-        survey::dotted(expression).filter(|name| self.credentials.contains(name))
+        analysis::dotted(expression).filter(|name| self.credentials.contains(name))
     }
 
     fn walk(&mut self, expression: &mut IdedExpr) -> Result<(), Problem> {
@@ -44,7 +44,7 @@ impl Sealing<'_> {
         {
             return Ok(());
         }
-        survey::children_mut(expression).into_iter().try_for_each(|part| self.walk(part))
+        analysis::children_mut(expression).into_iter().try_for_each(|part| self.walk(part))
     }
 
     /// Seals a comparison with a credential. Returns whether the call is one.

@@ -32,7 +32,7 @@ const ERRORS: &[Case] = &[
     },
     Case {
         file: "limits: []\nlimits: []\n",
-        found: &["1:9: warning: limits: no limits", "2:1: limits: said twice"],
+        found: &["1:9: warning: limits: no limits", "2:1: limits: given twice"],
     },
     Case { file: "limits: []\ndomain:\n", found: &["warning", "domain: has no value"] },
     Case { file: "limits: *undefined\n", found: &["not YAML"] },
@@ -55,7 +55,7 @@ const ERRORS: &[Case] = &[
     // Fields.
     one!("    rats: 1/s\n    rate: 1/s\n", "3:5: limits[0] \"a\".rats: unknown field; did you mean rate?"),
     one!("    rate: 1/s\n    <<: {}\n", "4:5: limits[0] \"a\".<<: merge keys"),
-    one!("    rate: 1/s\n    rate: 2/s\n", "4:5: limits[0].rate: said twice; accepted: each field once"),
+    one!("    rate: 1/s\n    rate: 2/s\n", "4:5: limits[0].rate: given twice; accepted: each field once"),
     one!(
         "    rate: 1/s\n    mode: on\n",
         "4:11: limits[0] \"a\".mode: on is unknown",

@@ -55,7 +55,7 @@ fn a_missing_attribute_satisfies_not() {
     assert!(applies("{plan: {not: internal}}", &[("plan", "free")]));
     assert!(!applies("{plan: {not: internal}}", &[("plan", "internal")]));
     assert!(!applies("{plan: {not: [internal, test-*]}}", &[("plan", "test-1")]));
-    // What is left is a condition for requests without the attribute.
+    // The remaining part is a condition for requests without the attribute.
     assert!(applies("{plan: {not: '*'}}", &[]));
     assert!(!applies("{plan: {not: '*'}}", &[("plan", "free")]));
     let sentences = policy("limits: [{name: a, rate: 1/s, when: {plan: {not: internal}}}]").sentences();
@@ -107,7 +107,7 @@ fn head_counts_as_get() {
     assert!(sentences[0].starts_with("a: when method is GET or HEAD, everybody"), "{}", sentences[0]);
 }
 
-/// What a limit with conditions means, in a sentence.
+/// The sentence of a limit with conditions.
 #[test]
 fn sentences_say_what_conditions_mean() {
     let file = "limits:

@@ -1,4 +1,4 @@
-//! What changes from one policy to another is reported, whatever it is.
+//! Every change from one policy to another is reported.
 
 use super::super::compile::{FIELDS, limit};
 use super::policy;

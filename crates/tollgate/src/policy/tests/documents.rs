@@ -34,7 +34,7 @@ fn pages() -> Vec<Page> {
     pages
 }
 
-/// What `tollgate policy check` prints for a good file.
+/// The output of `tollgate policy check` for a good file.
 fn checked(file: &str) -> String {
     let sentences = policy(file).sentences();
     let limits = if sentences.len() == 1 { "limit" } else { "limits" };

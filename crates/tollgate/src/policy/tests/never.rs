@@ -10,7 +10,7 @@ fn limit(fields: &str) -> String {
     format!("limits:\n  - name: a\n    rate: 1/s\n    {fields}\n")
 }
 
-/// What the findings of one limit with these fields advise.
+/// The advice in the findings of one limit with these fields.
 fn advice(fields: &str) -> Vec<String> {
     let found = findings(&limit(fields)).to_string();
     let advice: Vec<String> =

@@ -1,4 +1,4 @@
-//! What a fleet admits while its store is away, and after it.
+//! Bounds on the units that a fleet admits during and after an outage.
 
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::algorithm::sliding_window::Estimate;
@@ -7,7 +7,7 @@ use tollgate::{Quota, Rate, Timestamp};
 use super::{Dice, Fleet, after};
 use crate::fixture::{NOW, limit};
 
-/// What was admitted, and when.
+/// The admitted units, and when.
 #[derive(Default)]
 struct Record(Vec<(u64, u64)>);
 
@@ -107,7 +107,7 @@ fn trials(largest: u64, forgets: bool, mut judge: impl FnMut(&Trial, [Record; 3]
 }
 
 /// During an outage all nodes together admit at most `max(burst, nodes) + rate × time`, whatever the load and wherever it arrives; and
-/// the time after it adds nothing, because the store is told.
+/// the time after it adds nothing, because the deferred charges are reported.
 #[test]
 fn a_fleet_without_its_store_keeps_to_the_limit() {
     for largest in [1, 4] {
@@ -136,7 +136,7 @@ fn a_fleet_without_its_store_keeps_to_the_limit() {
 
 /// The same without telling the store is found out: the check above can fail.
 #[test]
-fn a_store_that_is_not_told_admits_too_much() {
+fn a_store_without_reports_admits_too_much() {
     let mut found = 0;
     trials(1, true, |trial, [_, during, after]| {
         let both = Record(during.0.into_iter().chain(after.0).collect());
@@ -192,7 +192,7 @@ fn a_large_window_is_warm() {
 
 /// Retry advice of a share is exact, also for requests that cost more than the share has.
 #[test]
-fn a_share_tells_when_to_come_back() {
+fn retry_advice_of_a_share_is_exact() {
     for nodes in [1, 3, 7] {
         for cost in [1, 2, 5, 9] {
             let quota = Quota::token_bucket(Rate::per_second(3).burst(10)).expect("valid");

@@ -35,7 +35,7 @@ fn sources(decision: &Decision) -> Vec<(&'static str, u64)> {
 
 /// Only the counter that is away is stood in for, and a denial of either charges neither.
 #[test]
-fn what_is_there_stays_exact() {
+fn reachable_shards_stay_exact() {
     let (fleet, key, [first, second]) = apart();
     let check = |cost| fleet.check(0, &key, cost, NOW);
     assert_eq!(sources(&check(1)), [("exact", 9), ("exact", 5)]);
@@ -51,7 +51,7 @@ fn what_is_there_stays_exact() {
     );
     assert_eq!(sources(&check(2)), [("local", 0), ("exact", 1)]);
     fleet.shared.down[first].store(false, Ordering::SeqCst);
-    assert_eq!(sources(&check(0)), [("exact", 5), ("exact", 1)], "the store was told");
+    assert_eq!(sources(&check(0)), [("exact", 5), ("exact", 1)], "the store got the report");
     // Now the store denies, and the share is not charged.
     fleet.shared.down[second].store(true, Ordering::SeqCst);
     let local = |decision: &Decision| sources(decision)[1];
@@ -61,7 +61,7 @@ fn what_is_there_stays_exact() {
 
 /// The store's denial is given back here.
 #[test]
-fn what_the_store_denies_is_given_back_here() {
+fn a_denial_by_the_store_refunds_the_share() {
     let (fleet, key, [_, second]) = apart();
     for _ in 0..2 {
         assert!(fleet.check(1, &key, 5, NOW).is_allowed() || fleet.check(1, &key, 1, NOW).is_allowed());

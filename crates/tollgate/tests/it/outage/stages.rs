@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use tollgate::policy::{OnStoreFailure, Stages};
-use tollgate::{Engine, LimitOverride, Policy, Ruled, Scope, Ticks};
+use tollgate::{Engine, ExpiringOverride, LimitOverride, Policy, Scope, Ticks};
 
 use super::{Fleet, after, source};
 use crate::fixture::{NOW, asking, bucket, now_or_never, policy};
@@ -164,11 +164,11 @@ fn operators_are_heard_in_an_outage() {
     fleet.shared.set(true);
     let engine = &fleet.engines[0];
     assert!(!fleet.check(0, "k", 1, NOW).is_allowed());
-    let off = Ruled { kind: LimitOverride::Off, until: after(10_000_000) };
+    let off = ExpiringOverride { kind: LimitOverride::Off, until: after(10_000_000) };
     engine.operator().set_override(Scope::Limit("limit"), off, NOW).expect("there is such a limit");
     assert!(fleet.check(0, "k", 1, NOW).is_allowed());
     assert!(!fleet.check(0, "k", 1, after(10_000_000)).is_allowed());
-    let shadow = Ruled { kind: LimitOverride::Shadow, until: after(30_000_000) };
+    let shadow = ExpiringOverride { kind: LimitOverride::Shadow, until: after(30_000_000) };
     engine.operator().set_override(Scope::All, shadow, after(10_000_000)).expect("it is valid");
     assert!(fleet.check(0, "k", 1, after(20_000_000)).is_allowed());
     engine.swap(policy(vec![bucket("limit", 5)]), after(30_000_000)).expect("few quotas");
@@ -207,7 +207,7 @@ fn stages_are_read_from_a_file() {
 
 /// Where the store tells how long the part of a counter has been away, that is what counts, and not what was seen here.
 #[test]
-fn the_store_may_tell_how_long_it_is_away() {
+fn the_store_may_report_how_long_it_is_away() {
     let fleet = Fleet::of(1, || bucket("limit", 1_000).on_store_failure(STAGED));
     fleet.see(NOW);
     fleet.shared.set(true);

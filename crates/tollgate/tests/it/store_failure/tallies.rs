@@ -1,4 +1,4 @@
-//! What is only counted goes by the same way as limits do: it is counted here while the store is away, and told to it afterwards.
+//! Tallies follow the path of limits: they are counted locally while the store is away, and reported to it afterwards.
 
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::engine::{Counted, Tally};
@@ -29,10 +29,10 @@ impl Rig {
     }
 }
 
-/// What was counted without the store is told to it once, before the key is next asked about; and what this node had counted in the store
-/// is known to it when the store goes away.
+/// Counts made without the store are reported to it once, before the key is next charged; and the counts that this node had made in the store
+/// are known to this node when the store goes away.
 #[test]
-fn counts_are_told_when_the_store_is_back() {
+fn tallies_are_reported_when_the_store_is_back() {
     for align in [Align::Epoch, Align::FirstHit] {
         let rig = Rig::new(Vec::new());
         let tally = rig.windows(align);
@@ -49,7 +49,7 @@ fn counts_are_told_when_the_store_is_back() {
     }
 }
 
-/// Keys that nobody asks about are told by whoever settles debts.
+/// Keys without further requests are reported by the background report.
 #[test]
 fn counts_are_settled() {
     let rig = Rig::new(Vec::new());
@@ -63,9 +63,9 @@ fn counts_are_settled() {
     assert_eq!(rig.add(&tally, 0, NOW), (4, Source::Exact));
 }
 
-/// What is taken away without the store is either off the debt, or taken away there when it is back.
+/// A refund without the store reduces the deferred charge, or is made in the store when it is back.
 #[test]
-fn what_is_taken_away_is_told_too() {
+fn refunds_of_tallies_are_reported_too() {
     let rig = Rig::new(Vec::new());
     let tally = rig.windows(Align::Epoch);
     rig.add(&tally, 10, NOW);
@@ -81,7 +81,7 @@ fn what_is_taken_away_is_told_too() {
 
 /// A window that has ended owes nothing, whatever became of policies meanwhile.
 #[test]
-fn debts_end_with_their_window() {
+fn deferred_tallies_end_with_their_window() {
     let rig = Rig::new(Vec::new());
     let tally = rig.windows(Align::Epoch);
     rig.cut(true);

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use tollgate::policy::{Mode, Policy};
-use tollgate::{LimitOverride, Ruled};
+use tollgate::{ExpiringOverride, LimitOverride};
 use tollgate_overload::{ControllerReport, Priority};
 use tollgate_tower::shed::Shedder;
 
@@ -138,7 +138,7 @@ impl OverviewSource<'_> {
         (denied, PanelEntry::new(fields).about(about))
     }
 
-    fn ends(&self, ruled: Ruled) -> String {
+    fn ends(&self, ruled: ExpiringOverride) -> String {
         format!("ends in {}", people(ruled.until.since(self.now).ceil_millis()))
     }
 
@@ -207,7 +207,7 @@ impl OverviewSource<'_> {
         let operator = self.control.service.engine.operator();
         let (all, single) = operator.overrides(self.now).list();
         let mut entries = Vec::new();
-        let overridden = |subject: Subject, ruled: Ruled| {
+        let overridden = |subject: Subject, ruled: ExpiringOverride| {
             let fields = [subject.title().into(), override_field(ruled.kind), self.ends(ruled).into()];
             PanelEntry::new(fields).about(Some(subject.query()))
         };

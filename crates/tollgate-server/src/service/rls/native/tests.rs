@@ -4,7 +4,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
-use tollgate::{Clock, Engine, LimitOverride, MemoryStore, Policy, Ruled, Scope, Secret, Ticks, Timestamp};
+use tollgate::{
+    Clock, Engine, ExpiringOverride, LimitOverride, MemoryStore, Policy, Scope, Secret, Ticks, Timestamp,
+};
 
 use super::super::answer;
 use super::NEGATIVE_HITS_WITHIN;
@@ -154,7 +156,7 @@ async fn an_operator_rules_over_limits_of_requests() {
     };
     assert_eq!(codes(2).await, [Code::Ok, Code::OverLimit]);
     for ruling in [LimitOverride::Off, LimitOverride::Shadow] {
-        let ruled = Ruled { kind: ruling, until: NOW + Ticks::from_secs(60) };
+        let ruled = ExpiringOverride { kind: ruling, until: NOW + Ticks::from_secs(60) };
         service.engine.operator().set_override(Scope::All, ruled, NOW).unwrap();
         assert_eq!(codes(2).await, [Code::Ok, Code::Ok], "{ruling:?}");
     }

@@ -14,8 +14,8 @@ use tollgate::{Engine, MemoryStore, Secret, Timestamp};
 use super::{Dice, Fleet, source};
 use crate::fixture::{NOW, asking, now_or_never, permits, policy};
 
-/// The story: a crowd met a new cluster at once. Ten places were given without the store, whose connections were not made yet, and ten
-/// more by it, since it was told of the first ten only a second later, and then took no note of them.
+/// The story: a crowd met a new cluster at once. Ten permits were given without the store, whose connections were not made yet, and ten
+/// more by it, since the first ten were reported only a second later, and were then not recorded.
 #[test]
 fn the_store_learns_of_places_before_it_gives_another() {
     for lost in [false, true] {
@@ -24,7 +24,7 @@ fn the_store_learns_of_places_before_it_gives_another() {
         let engine = &fleet.engines[0];
         let mut held = Vec::new();
         for _ in 0..10 {
-            // Either the store is away, or it gives the place and its answer is lost.
+            // Either the store is away, or it gives the permit and its answer is lost.
             fleet.shared.set(!lost);
             fleet.shared.unanswered.store(usize::from(lost), Ordering::SeqCst);
             let mut decision = fleet.check(0, "k", 1, NOW);
@@ -36,16 +36,16 @@ fn the_store_learns_of_places_before_it_gives_another() {
         for _ in 0..10 {
             assert!(!fleet.check(0, "k", 1, NOW).is_allowed(), "ten are in flight");
         }
-        // What comes back is free again, once.
+        // A returned permit is free again, once.
         now_or_never(engine.reservations().release(&held.pop().unwrap(), NOW)).unwrap();
         let passed = (0..10).filter(|_| fleet.check(0, "k", 1, NOW).is_allowed()).count();
         assert_eq!(passed, 1, "lost: {lost}");
     }
 }
 
-/// Telling the store of a place twice counts it once.
+/// A permit that is reported twice counts once.
 #[test]
-fn a_place_is_counted_once_however_often_it_is_told() {
+fn a_permit_counts_once_however_often_it_is_reported() {
     let fleet = Fleet::of(1, || permits("in-flight", 3));
     fleet.see(NOW);
     fleet.shared.unanswered.store(1, Ordering::SeqCst);
@@ -59,7 +59,7 @@ fn a_place_is_counted_once_however_often_it_is_told() {
     assert_eq!(left.limits().next().unwrap().outcome.remaining, 3);
 }
 
-/// What is wrong with a store.
+/// The fault of a store.
 #[derive(Default)]
 struct Wrong {
     /// Answers to charges are held up after what they are about was done.
@@ -123,7 +123,7 @@ impl Store for Crossing {
     }
 }
 
-/// One server on such a store, with four places for each key.
+/// One server on such a store, with four permits for each key.
 struct Server {
     engine: Engine<Crossing>,
     wrong: Arc<Wrong>,
@@ -164,7 +164,7 @@ fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// The store gives a place, and before its answer is here this node gives all of them without it: the first is given back, and refused.
+/// The store gives a permit, and before its answer is here this node gives all of them without it: the first is given back, and refused.
 #[test]
 fn answers_that_cross_do_not_add_up() {
     let server = Server::new();
@@ -179,10 +179,10 @@ fn answers_that_cross_do_not_add_up() {
     assert_eq!(server.passed(3), 0, "and stay so");
 }
 
-/// The story: `concurrency: 10` held 11 on a new cluster. A place that the store was being told of was on no list any more, so an
+/// The story: `concurrency: 10` held 11 on a new cluster. A permit that was being reported was on no list any more, so an
 /// answer that had been given before, and was late, found nothing that it had to be counted beside.
 #[test]
-fn a_place_counts_while_the_store_is_being_told_of_it() {
+fn a_permit_counts_while_it_is_being_reported() {
     let server = Server::new();
     let request = asking("k", 1);
     Server::set(&server.wrong.holds_answers, true);
@@ -192,14 +192,14 @@ fn a_place_counts_while_the_store_is_being_told_of_it() {
     Server::set(&server.wrong.holds_answers, false);
     Server::set(&server.wrong.holds_debits, true);
     let mut telling = pin!(server.engine.check(&request, NOW));
-    assert!(poll(telling.as_mut()).is_pending(), "the store is being told of four places");
+    assert!(poll(telling.as_mut()).is_pending(), "four permits are being reported");
     let Poll::Ready(late) = poll(late.as_mut()) else { panic!("it was answered") };
     assert!(!late.is_allowed(), "four are in flight");
     Server::set(&server.wrong.holds_debits, false);
     assert!(matches!(poll(telling.as_mut()), Poll::Ready(decision) if !decision.is_allowed()));
 }
 
-/// And after it was told: what the store answered before is judged beside what it has learnt since.
+/// After the report, too: an earlier answer of the store is compared with the permits recorded since.
 #[test]
 fn a_late_answer_is_judged_beside_places_that_the_store_has_learnt_of_since() {
     let server = Server::new();
@@ -209,16 +209,16 @@ fn a_late_answer_is_judged_beside_places_that_the_store_has_learnt_of_since() {
     assert!(poll(late.as_mut()).is_pending());
     assert_eq!(server.passed_alone(), 4);
     Server::set(&server.wrong.holds_answers, false);
-    assert_eq!(server.passed(3), 0, "the store was told of four places");
+    assert_eq!(server.passed(3), 0, "four permits were reported");
     assert_eq!(server.engine.maintenance().fallback().unwrap().deferred_held, 0);
     let Poll::Ready(late) = poll(late.as_mut()) else { panic!("it was answered") };
     assert!(!late.is_allowed(), "four are in flight");
 }
 
-/// The story: with a deadline of a millisecond the message that told the store of a place was often lost, and then forgotten as units
-/// are, which must not be told twice. A place has a name: it stays on the list until the store has taken note of it.
+/// The story: with a deadline of a millisecond the report of a permit was often lost, and then dropped as units
+/// are, which must not be reported twice. A permit has an id: it stays on the list until the store has recorded it.
 #[test]
-fn a_place_is_told_again_until_the_store_has_taken_note() {
+fn a_permit_is_reported_until_the_store_has_recorded_it() {
     let server = Server::new();
     assert_eq!(server.passed_alone(), 4);
     Server::set(&server.wrong.loses_debits, true);
@@ -292,7 +292,7 @@ impl Store for Lossy {
     }
 }
 
-/// Whatever is lost or late, and whoever is faster: one server never holds more places than the limit has.
+/// Under any loss, delay and order of messages, one server never holds more permits than the limit has.
 #[test]
 fn one_server_never_holds_more_places_than_the_limit() {
     const LIMIT: usize = 5;

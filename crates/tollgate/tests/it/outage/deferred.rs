@@ -1,4 +1,4 @@
-//! What the store is told after an outage, and that it is told once.
+//! Deferred charges are reported to the store once after an outage.
 
 use std::sync::atomic::Ordering;
 
@@ -26,9 +26,9 @@ fn owing_four() -> Fleet {
     fleet
 }
 
-/// Each key is told about once, with all that was admitted, and only when the store is there.
+/// Each key is reported once, with all admitted units, and only when the store answers.
 #[test]
-fn every_key_is_told_about_once() {
+fn every_key_is_reported_once() {
     let fleet = Fleet::of(1, || bucket("limit", 10));
     fleet.see(NOW);
     fleet.shared.set(true);
@@ -64,9 +64,9 @@ fn a_lost_answer_is_not_asked_again() {
     assert_eq!(fleet.shared.debits.load(Ordering::SeqCst), 1);
 }
 
-/// What was admitted long ago is owed no more: units come back by themselves.
+/// Deferred charges shrink with time: units come back by themselves.
 #[test]
-fn a_debt_fades() {
+fn a_deferred_charge_shrinks() {
     let fleet = Fleet::of(1, || bucket("limit", 60));
     fleet.see(NOW);
     fleet.shared.set(true);
@@ -101,7 +101,7 @@ fn a_key_owes_a_burst_at_most() {
 
 /// The book of debts is bounded; what does not fit is counted.
 #[test]
-fn debts_are_bounded() {
+fn deferred_charges_are_bounded() {
     let fleet = Fleet::of(1, || bucket("limit", 5));
     fleet.see(NOW);
     fleet.shared.set(true);
@@ -119,7 +119,7 @@ fn debts_are_bounded() {
 
 /// A policy that takes over in an outage keeps debts, and drops those of a limit that is gone.
 #[test]
-fn debts_outlive_a_swap() {
+fn deferred_charges_outlive_a_swap() {
     let fleet = Fleet::of(1, || bucket("limit", 10));
     fleet.see(NOW);
     fleet.shared.set(true);
@@ -137,10 +137,10 @@ fn debts_outlive_a_swap() {
     assert_eq!(now_or_never(engine.maintenance().reconcile(NOW)), Ok(Reconciled::default()));
 }
 
-/// In an outage nodes have shares of the places in flight. A place is given back where it was taken, and one that outlasts the outage is
+/// In an outage nodes have shares of the permits in flight. A permit is given back where it was taken, and one that outlasts the outage is
 /// taken from the store, too, and given back there.
 #[test]
-fn places_in_flight_are_shared() {
+fn permits_are_shared_between_nodes() {
     let fleet = Fleet::of(2, || permits("in-flight", 4));
     fleet.see(NOW);
     fleet.shared.set(true);
@@ -164,9 +164,9 @@ fn places_in_flight_are_shared() {
     assert_eq!(left(&fleet, "k"), 4);
 }
 
-/// What is given back in the store while a debt of the same key waits is given back once.
+/// A refund in the store while a charge of the same key is deferred is made once.
 #[test]
-fn a_refund_beside_a_debt_is_no_gift() {
+fn a_refund_and_a_deferred_charge_are_netted_once() {
     let fleet = Fleet::of(2, || bucket("limit", 20));
     assert!(fleet.check(0, "k", 5, NOW).is_allowed());
     fleet.shared.set(true);
@@ -180,7 +180,7 @@ fn a_refund_beside_a_debt_is_no_gift() {
     assert_eq!(left(&fleet, "k"), 20 - 5 - 4 + 3);
 }
 
-/// A refund that has begun is finished when the store is back; one that has not is told, and may be asked again.
+/// A refund that has begun is finished when the store is back; one that has not begun is an error, and may be repeated.
 #[test]
 fn a_refund_is_given_once() {
     let fleet = Fleet::new(1, || policy(vec![bucket("first", 10), bucket("second", 10)]));
@@ -206,7 +206,7 @@ fn a_refund_is_given_once() {
     assert_eq!(all(), [5, 5]);
 }
 
-/// The story: 5 of 10 in an hour pass, are given back while the store is away, and an hour later all 10 pass. Then the store was told
+/// The story: 5 of 10 in an hour pass, are given back while the store is away, and an hour later all 10 pass. Then the store got a report
 /// of the 5, took the oldest that it knew of, and gave back 5 of those of a moment ago.
 #[test]
 fn a_refund_that_the_store_gets_late_is_of_its_own_time() {
@@ -228,7 +228,7 @@ fn a_refund_that_the_store_gets_late_is_of_its_own_time() {
         assert_eq!(
             fleet.engines[0].maintenance().fallback().unwrap().deferred_held,
             0,
-            "{name}: the store was told"
+            "{name}: the store got the report"
         );
         assert!(!fleet.check(1, "k", 1, later).is_allowed(), "{name}: ten were kept in this instant");
     }
@@ -268,7 +268,7 @@ fn a_refund_is_not_set_off_against_later_units() {
     assert!(kept <= 10, "{kept} were kept since 9 s");
 }
 
-/// The store is told what an open limit let pass, also beyond this node's share, and the fleet admits no more than that twice.
+/// Units that an open limit admitted are reported to the store, also beyond this node's share, and the fleet admits no more than that twice.
 /// An outage once left 88 of 90 units although 36 had passed.
 #[test]
 fn units_of_an_open_limit_are_reported() {

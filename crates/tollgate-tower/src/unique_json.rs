@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json};
 
 /// An object without duplicate names, at any depth.
 #[derive(Debug, Default)]
-pub(super) struct UniqueJson(pub(super) Map<String, Json>);
+pub struct UniqueJson(pub Map<String, Json>);
 
 impl<'d> Deserialize<'d> for UniqueJson {
     fn deserialize<D: Deserializer<'d>>(from: D) -> Result<Self, D::Error> {
@@ -19,8 +19,9 @@ impl<'d> Deserialize<'d> for UniqueJson {
     }
 }
 
-/// A value without duplicate names.
-struct UniqueValue(Json);
+/// A value without duplicate names, at any depth.
+#[derive(Debug)]
+pub struct UniqueValue(pub Json);
 
 impl<'d> Deserialize<'d> for UniqueValue {
     fn deserialize<D: Deserializer<'d>>(from: D) -> Result<Self, D::Error> {
@@ -73,7 +74,7 @@ impl<'d> Visitor<'d> for UniqueJsonVisitor {
         let mut object = Map::new();
         while let Some(name) = from.next_key::<String>()? {
             if object.contains_key(&name) {
-                return Err(A::Error::custom(format!("{name:.64} is given twice; send it once")));
+                return Err(A::Error::custom(format_args!("{name:.64?} is given twice; give it once")));
             }
             let UniqueValue(value) = from.next_value()?;
             object.insert(name, value);
@@ -86,6 +87,7 @@ impl<'d> Visitor<'d> for UniqueJsonVisitor {
 mod tests {
     use super::*;
 
+    /// A document without duplicate names is read as usual. A duplicate is refused in any spelling, and named.
     #[test]
     fn duplicate_names_are_refused_at_any_depth() {
         let text = r#"{"a":{"b":[1,-2,0.5,null,true,"x",{"a":1}]},"b":{}}"#;
@@ -94,5 +96,12 @@ mod tests {
         for twice in [r#"{"n":1000,"n":1}"#, r#"{"a":[{"b":{"n":1,"\u006e":2}}]}"#, "[]", "null", "1"] {
             assert!(serde_json::from_str::<UniqueJson>(twice).is_err(), "{twice}");
         }
+        for text in [text, "7", "[]"] {
+            let value: UniqueValue = serde_json::from_str(text).unwrap();
+            assert_eq!(value.0, serde_json::from_str::<Json>(text).unwrap());
+        }
+        let refused = serde_json::from_str::<UniqueValue>(r#"[{"b":{"a":1,"\u0061":2}}]"#).unwrap_err();
+        assert!(refused.to_string().contains("\"a\" is given twice"), "{refused}");
+        assert!(serde_json::from_str::<UniqueValue>(&"[".repeat(100_000)).is_err());
     }
 }

@@ -53,11 +53,11 @@ const OPERATORS: [&str; 19] = [
 /// # Errors
 /// It calls an unknown function.
 pub(super) fn attributes(expression: &IdedExpr) -> Result<BTreeSet<String>, Problem> {
-    let mut survey = Survey::default();
-    survey.walk(expression);
-    match survey.problem {
+    let mut analysis = NameCollector::default();
+    analysis.walk(expression);
+    match analysis.problem {
         Some(problem) => Err(problem),
-        None => Ok(survey.attributes),
+        None => Ok(analysis.attributes),
     }
 }
 
@@ -73,13 +73,13 @@ pub(super) fn needed(expression: &IdedExpr) -> BTreeSet<String> {
 
 /// Walks an expression for the attributes and functions that it mentions.
 #[derive(Default)]
-struct Survey {
+struct NameCollector {
     attributes: BTreeSet<String>,
     bound: Vec<String>,
     problem: Option<Problem>,
 }
 
-impl Survey {
+impl NameCollector {
     fn walk(&mut self, expression: &IdedExpr) {
         if let Some(name) = dotted(expression) {
             if !self.is_bound(&name) {

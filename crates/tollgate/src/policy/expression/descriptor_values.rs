@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 use cel::{Context, Env, ExecutionError, Program, Value};
 
 use super::pattern::{self, Patterns};
-use super::{EXPRESSION_BYTES_MAX, parse_here, roomy, survey};
+use super::{EXPRESSION_BYTES_MAX, analysis, parse_here, roomy};
 use crate::policy::finding::Problem;
 
 const ACCEPTED: &str = "a CEL expression over descriptors, such as descriptors[0]['method'] == 'POST'";
@@ -49,11 +49,11 @@ pub enum Evaluated {
 }
 
 /// The variables of one request.
-pub struct Scene<'v> {
+pub struct DescriptorValues<'v> {
     context: Context<'v, 'v>,
 }
 
-impl Scene<'_> {
+impl DescriptorValues<'_> {
     /// The descriptors of a request. Where a descriptor has a key twice, the last one counts.
     #[must_use]
     pub fn new<'d>(descriptors: impl Iterator<Item = &'d [(String, String)]>) -> Self {
@@ -90,7 +90,7 @@ impl Cel {
             return Err(Problem::new(message, format!("at most {EXPRESSION_BYTES_MAX}")));
         }
         let program = roomy(|| parse_here(&ENVIRONMENT, source, ACCEPTED), ACCEPTED)?;
-        let names = survey::attributes(program.expression())?;
+        let names = analysis::attributes(program.expression())?;
         let is_known =
             |name: &&String| ["descriptors", "limit"].contains(&name.split('.').next().unwrap_or_default());
         let unknown = names.iter().find(|name| !is_known(name)).cloned();
@@ -112,8 +112,8 @@ impl Cel {
 
     /// Evaluates it. Never panics, for any request.
     #[must_use]
-    pub fn evaluate(&self, scene: &Scene<'_>) -> Evaluated {
-        let execute = || catch_unwind(AssertUnwindSafe(|| self.program.execute(&scene.context)));
+    pub fn evaluate(&self, descriptor_values: &DescriptorValues<'_>) -> Evaluated {
+        let execute = || catch_unwind(AssertUnwindSafe(|| self.program.execute(&descriptor_values.context)));
         let value = match self.patterns.during(execute) {
             Ok(Ok(value)) => value,
             Ok(Err(ExecutionError::UndeclaredReference(_) | ExecutionError::NoSuchKey(_))) => {
@@ -140,9 +140,9 @@ mod tests {
 
     fn value(source: &str) -> Evaluated {
         let descriptors = [vec![("m".to_owned(), "GET".to_owned()), ("n".to_owned(), "7".to_owned())]];
-        let mut scene = Scene::new(descriptors.iter().map(Vec::as_slice));
-        scene.enter(Some("basic"), None);
-        Cel::new(source).unwrap().evaluate(&scene)
+        let mut descriptor_values = DescriptorValues::new(descriptors.iter().map(Vec::as_slice));
+        descriptor_values.enter(Some("basic"), None);
+        Cel::new(source).unwrap().evaluate(&descriptor_values)
     }
 
     /// A missing value and an error are different results.
@@ -161,7 +161,7 @@ mod tests {
 
     /// An invalid expression is refused when the file is read, and an unknown name is reported.
     #[test]
-    fn what_cannot_work_is_refused() {
+    fn impossible_expressions_are_refused() {
         let deep = format!("{}1{}", "[".repeat(60), "]".repeat(60));
         let deeper = format!("{}1{}", "(".repeat(1500), ")".repeat(1500));
         for wrong in ["", "((", "nosuch(descriptors)", "descriptors[0].a ==", &deep, &deeper] {

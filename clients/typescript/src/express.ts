@@ -1,0 +1,75 @@
+/** Middleware for Express, and for everything that passes requests and responses of Node to it in the same way. */
+
+import { type Attributes, type Decision, sleep, statusOf, type Tollgate } from "./index.js";
+
+/** What the middleware needs of a response: Node's has it. */
+export interface Response {
+  readonly headersSent: boolean;
+  statusCode: number;
+  setHeader(name: string, value: string): unknown;
+  end(body: string): unknown;
+  once(event: "close", listener: () => void): unknown;
+}
+
+/**
+ * Asks about each request with what `attributes` knows of it; undefined lets it pass unasked. A refused request is
+ * answered with the decision's status and headers. The headers are added to the responses of the others.
+ */
+export function tollgate<Request>(
+  client: Tollgate,
+  attributes: (request: Request) => Attributes | undefined,
+): (request: Request, response: Response, next: (error?: unknown) => void) => void {
+  const pass = async (request: Request, response: Response, next: () => void) => {
+    const known = attributes(request);
+    if (known === undefined) return next();
+    let finish: (() => void) | undefined;
+    let isClosed = false;
+    response.once("close", () => {
+      isClosed = true;
+      finish?.();
+    });
+    const decision = await client.check(known);
+    if (!decision.allowed) return isClosed ? undefined : refuse(response, decision);
+    finish = () => {
+      const outcome = response.headersSent ? { status: response.statusCode } : { failed: true };
+      void client.finish(decision, outcome);
+    };
+    await sleep(isClosed ? 0 : (decision.wait_ms ?? 0));
+    // A caller that left while the server was asked: what it holds is given back at once.
+    if (isClosed) return response.headersSent ? undefined : finish();
+    setHeaders(response, decision);
+    next();
+  };
+  return (request, response, next) => void pass(request, response, next).catch(next);
+}
+
+function setHeaders(response: Response, decision: Decision): void {
+  for (const [name, value] of Object.entries(decision.headers)) response.setHeader(name, value);
+}
+
+/** The body (RFC 9457) names no limit: the headers name those of the caller, and the others are not shown to callers. */
+function refuse(response: Response, decision: Decision): void {
+  const status = statusOf(decision);
+  const problem = { ...PROBLEMS[status], status, retryable: status === 429 || status === 503 };
+  response.statusCode = status;
+  setHeaders(response, decision);
+  response.setHeader("Content-Type", "application/problem+json");
+  response.end(JSON.stringify(problem));
+}
+
+const IANA = "https://iana.org/assignments/http-problem-types#";
+const PROBLEMS: Record<number, { type: string; title: string }> = {
+  400: {
+    type: "urn:tollgate:problem:cost-exceeds-capacity",
+    title: "Request costs more than can ever be admitted at once",
+  },
+  403: { type: "urn:tollgate:problem:denied-by-policy", title: "Request is denied by policy" },
+  429: {
+    type: `${IANA}quota-exceeded`,
+    title: "Request cannot be satisfied as assigned quota has been exceeded",
+  },
+  503: {
+    type: `${IANA}temporary-reduced-capacity`,
+    title: "Request cannot be satisfied due to temporary server capacity constraints",
+  },
+};

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use tollgate_testkit::Scratch;
 
 use crate::cached::{cached, succeeds};
 use crate::guide::{GUIDE_ADDRESS, Last, blocks, first};
@@ -136,12 +135,11 @@ impl Packages {
 
 /// Runs a Go program. What it compiles of Go's library is kept for the next run.
 fn run_go(program: &str) -> String {
-    let scratch = Scratch::new();
-    let file = scratch.write("main.go", program);
+    let folder = Folder::new("go");
+    let file = folder.write("main.go", program);
     let mut command = Command::new("go");
     command.arg("run").arg(file).env("GOTOOLCHAIN", "local");
-    command.env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go"));
-    succeeds(&mut command)
+    succeeds(command.env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go")))
 }
 
 /// Asks a web application through its middleware, twice as its policy admits and then once more; then without a server to ask.

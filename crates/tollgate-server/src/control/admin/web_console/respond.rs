@@ -97,7 +97,7 @@ impl ControlPlane {
             ConsoleRoute::Events => Ok(streamed(self.events(session, asker)?, "text/event-stream")),
             ConsoleRoute::Tail => {
                 let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
-                let which =
+                let filter =
                     if fields.get("denied") == Some("true") { TailFilter::Denied } else { TailFilter::All };
                 self.console_tail(&session, filter, asker).await
             }

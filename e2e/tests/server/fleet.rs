@@ -20,7 +20,7 @@ const POLICY: &str = "limits:
 const FLEET_NOTICE: &str = "this holds on every node that reaches the store, within a second";
 const NODE_NOTICE: &str = "this holds on this node only";
 
-/// What an operator's command prints, which ends with this status.
+/// The output of an operator's command, which ends with this status.
 #[track_caller]
 fn says(server: &Server, words: &str, status: i32) -> String {
     let output = operate(server, &words.split(' ').collect::<Vec<_>>()).output().unwrap();

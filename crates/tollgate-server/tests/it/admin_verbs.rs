@@ -195,7 +195,7 @@ fn shadow_and_percent() {
     says(&server, &["restore", "per-key"], "the policy holds again");
 }
 
-/// What goes wrong is told with its cause and its cure.
+/// Errors name their cause and the remedy.
 #[test]
 fn failures_name_the_cure() {
     let server = server(POLICY);

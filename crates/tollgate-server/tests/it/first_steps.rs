@@ -316,7 +316,7 @@ fn schemas_accept_the_example_files() {
     );
 }
 
-/// What a reader finds wrong with a text.
+/// The problem that a reader finds in a text.
 fn reported(command: &str, text: &str) -> String {
     let folder = Scratch::new();
     fs::write(folder.path("file.yaml"), text).unwrap();

@@ -1,4 +1,4 @@
-//! What pages say that `policy check` prints and warns of: each page is held to it with the real program.
+//! Output of `policy check` that pages show: each page is held to it with the real program.
 
 use crate::admin;
 use crate::guide::{Last, blocks, first, follow_blocks, shell, succeeded};
@@ -7,7 +7,7 @@ use crate::proxy::Folder;
 const README: &str = include_str!("../../../../README.md");
 const GATEWAY: &str = include_str!("../../../../docs/gateway.md");
 
-/// What `policy check` prints on its standard output and its standard error about a file of this name.
+/// The standard output and standard error of `policy check` about a file of this name.
 fn checked(folder: &Folder, name: &str, text: &str) -> (bool, String, String) {
     folder.write(name, text);
     let output = shell(&format!("tollgate policy check {name}")).current_dir(&folder.0).output().unwrap();
@@ -42,7 +42,7 @@ fn figures_of_the_readme_are_measured() {
     }
 }
 
-/// What `docs/leases.md` shows of a fleet in virtual time is what the program prints.
+/// `docs/leases.md` shows the program's output about a fleet in virtual time.
 #[test]
 fn the_simulated_fleet_is_true() {
     let mut last = Last::default();

@@ -1,4 +1,4 @@
-//! What operators see of a fleet, and what reaches it: views of this node together with those of the others, and changes
+//! Views of a fleet and commands to it: views of this node together with those of the others, and changes
 //! that hold for all nodes. A node that does not answer is named with the reason, and never left out. Sums say over how
 //! many nodes they are.
 

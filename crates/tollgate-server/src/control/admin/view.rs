@@ -1,4 +1,4 @@
-//! What the admin interface shows, as JSON. Times are RFC 3339 in UTC.
+//! The views of the admin interface, as JSON. Times are RFC 3339 in UTC.
 
 use std::collections::BTreeMap;
 

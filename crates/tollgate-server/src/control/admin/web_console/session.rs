@@ -1,4 +1,4 @@
-//! Who is logged in to the console. A session is a random id in a cookie that scripts cannot read and other sites cannot
+//! The operators that are logged in to the console. A session is a random id in a cookie that scripts cannot read and other sites cannot
 //! send. The admin token itself is in no cookie and in no URL.
 
 use std::collections::VecDeque;

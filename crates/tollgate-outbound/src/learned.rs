@@ -16,7 +16,7 @@ const ABSENCES_MAX: u32 = 1_000;
 /// one refusal, not one for each waiter. In shorter windows the round trip would cost more than it saves.
 const PROBED_PERIOD_MIN: Ticks = Ticks::from_secs(10);
 /// Announced resets of one window differ by less: servers round them to seconds, and responses are under way.
-const RESET_SPREAD: Ticks = Ticks::from_millis(1_500);
+const RESET_JITTER: Ticks = Ticks::from_millis(1_500);
 
 /// How a server's counter fills up again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl LearnedWindow {
     /// two calls that were under way together in any order: the one that leaves less has counted the other.
     fn yields_to(&self, window: &Window, remaining: u64, replenish: Replenish, now: Timestamp) -> bool {
         let begins_anew = match (self.resets_at, window.resets_in) {
-            (Some(known), Some(wait)) => known <= now + RESET_SPREAD && now + wait > known + RESET_SPREAD,
+            (Some(known), Some(wait)) => known <= now + RESET_JITTER && now + wait > known + RESET_JITTER,
             _ => false,
         };
         remaining < self.level(replenish, now) || (replenish == Replenish::AtReset && begins_anew)

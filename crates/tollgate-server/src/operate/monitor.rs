@@ -48,7 +48,7 @@ pub(super) async fn top(arguments: &TopArguments, console: &mut Console) -> Resu
         arguments.limits.is_empty() && !arguments.denied && arguments.sort == TopSorting::Decisions;
     let asked = if is_plain { arguments.keys } else { KEYS_MAX };
     let path = format!("/admin/v1/top?limit={asked}&{}", arguments.nodes.query());
-    let mut frame = TopView { arguments, url: client.url(), before: Counts::new(), rows: usize::MAX };
+    let mut frame = TopFrame { arguments, url: client.url(), before: KeyDecisions::new(), rows: usize::MAX };
     let mut answer = client.call("GET", &path, None).await?;
     if arguments.once {
         frame.show(&answer, console);
@@ -103,9 +103,9 @@ fn are_known(given: &[String], answer: &Value) -> Result<(), String> {
 }
 
 /// The last counts of each key: all decisions, and those of each source.
-type Counts = HashMap<(String, String), (u64, Value)>;
+type KeyDecisions = HashMap<(String, String), (u64, Value)>;
 
-fn counts(answer: &Value) -> Counts {
+fn counts(answer: &Value) -> KeyDecisions {
     let count =
         |key: &Value| (named(key), (key["decisions"].as_u64().unwrap_or_default(), key["sources"].clone()));
     list(answer, "keys").iter().map(count).collect()
@@ -133,15 +133,15 @@ fn named(key: &Value) -> (String, String) {
 }
 
 /// One picture of `top`, and what it needs of the one before.
-struct TopView<'a> {
+struct TopFrame<'a> {
     arguments: &'a TopArguments,
     url: &'a str,
-    before: Counts,
+    before: KeyDecisions,
     /// Maximum number of keys that fit.
     rows: usize,
 }
 
-impl TopView<'_> {
+impl TopFrame<'_> {
     /// Prints the keys with their decisions in the window and since the last frame.
     fn show(&self, answer: &Value, console: &mut Console) {
         let keys = self.chosen(answer);
@@ -443,17 +443,17 @@ mod tests {
         }
     }
 
-    fn frame(answer: &Value, before: &Counts, rows: usize) -> String {
+    fn frame(answer: &Value, before: &KeyDecisions, rows: usize) -> String {
         frame_with(&[], answer, before, rows)
     }
 
-    fn frame_with(flags: &[&str], answer: &Value, before: &Counts, rows: usize) -> String {
+    fn frame_with(flags: &[&str], answer: &Value, before: &KeyDecisions, rows: usize) -> String {
         let cli = Cli::try_parse_from([&["tollgate", "top"], flags].concat()).unwrap();
         let Command::Operate(OperateCommand::Top(arguments)) = cli.command else { panic!("not top") };
         let page = Page::default();
         let mut console = Console::new(page.clone(), io::sink());
         let url = "http://127.0.0.1:8080";
-        TopView { arguments: &arguments, url, before: before.clone(), rows }.show(answer, &mut console);
+        TopFrame { arguments: &arguments, url, before: before.clone(), rows }.show(answer, &mut console);
         drop(console);
         let bytes = page.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
@@ -482,12 +482,12 @@ mod tests {
              a request counts once for each limit that applies to it\n"
         );
         // The first frame covers everything counted so far. A frame without new requests repeats the earlier source.
-        for before in [Counts::new(), counts(&first)] {
+        for before in [KeyDecisions::new(), counts(&first)] {
             assert!(frame(&first, &before, 1).contains("exact 90 %"));
         }
         assert!(!frame(&second, &counts(&first), 1).contains("all  "));
         assert!(
-            frame(&serde_json::json!({ "at": "T", "keys": [] }), &Counts::new(), 5)
+            frame(&serde_json::json!({ "at": "T", "keys": [] }), &KeyDecisions::new(), 5)
                 .contains("no key was counted yet")
         );
     }
@@ -500,10 +500,10 @@ mod tests {
             { "limit": "a", "key": "k=1", "decisions": 32, "denied": 16, "estimated": true },
             { "limit": "a", "key": "k=2", "decisions": 2, "denied": 1 },
         ]});
-        let seen = frame(&answer, &Counts::new(), 10);
+        let seen = frame(&answer, &KeyDecisions::new(), 10);
         assert!(seen.contains("~32") && seen.contains("~16") && !seen.contains("~2 "), "{seen}");
         assert!(seen.contains("~ estimated"), "{seen}");
-        assert!(!frame(&answer, &Counts::new(), 0).contains("estimated"));
+        assert!(!frame(&answer, &KeyDecisions::new(), 0).contains("estimated"));
     }
 
     /// Keys are filtered by limit and by denials, and sorted as asked.
@@ -517,7 +517,7 @@ mod tests {
             { "limit": "c", "key": "k=4", "decisions": 3, "denied": 0, "would_deny": 3 },
         ]});
         let keys = |flags: &[&str]| -> Vec<String> {
-            let seen = frame_with(flags, &answer, &Counts::new(), 10);
+            let seen = frame_with(flags, &answer, &KeyDecisions::new(), 10);
             let keys = seen.split_whitespace().filter_map(|word| word.strip_prefix("k="));
             keys.map(str::to_owned).collect()
         };
@@ -527,11 +527,12 @@ mod tests {
         assert_eq!(keys(&["--sort", "name"]), ["2", "3", "1", "4"]);
         assert_eq!(keys(&["--limit", "a", "--denied"]), ["3"]);
         assert_eq!(keys(&["--keys", "1", "--sort", "share"]), ["3"]);
-        assert!(!frame_with(&["--once"], &answer, &Counts::new(), 9).contains("last second"));
-        let seen = frame_with(&["--denied", "--limit", "a"], &answer, &Counts::new(), 9);
+        assert!(!frame_with(&["--once"], &answer, &KeyDecisions::new(), 9).contains("last second"));
+        let seen = frame_with(&["--denied", "--limit", "a"], &answer, &KeyDecisions::new(), 9);
         assert!(seen.contains("last denied") && seen.contains("00:03:48Z until 00:04:42Z"), "{seen}");
         assert!(
-            frame_with(&["--limit", "d"], &answer, &Counts::new(), 9).contains("no key passes the filter")
+            frame_with(&["--limit", "d"], &answer, &KeyDecisions::new(), 9)
+                .contains("no key passes the filter")
         );
         let known = serde_json::json!({ "limits": [{ "name": "per-key" }] });
         assert!(

@@ -39,7 +39,7 @@ pub(super) struct Provider {
     pub(super) label: &'static str,
     client: UpstreamClient,
     pub(super) outbound: Outbound,
-    pub(super) service: OutboundService<SendService, tollgate::MemoryStore, KeepWhole>,
+    pub(super) service: OutboundService<SendService, tollgate::MemoryStore, RequestCopy>,
 }
 
 impl Provider {
@@ -63,7 +63,7 @@ impl Provider {
         let client = UpstreamClient::new(&plan.client, links).map_err(failed)?;
         let name = plan.name.clone();
         let layer = OutboundLayer::builder(outbound.clone())
-            .copy_body(KeepWhole)
+            .copy_body(RequestCopy)
             .describe(move |_, call| call.with(PROVIDER, name.as_str()))
             .unsent(|error| matches!(error.downcast_ref(), Some(ClientFailure::NotSent(_))))
             .build();
@@ -88,9 +88,9 @@ impl Provider {
 
 /// Keeps the bodies that are here as a whole for another attempt.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct KeepWhole;
+pub(super) struct RequestCopy;
 
-impl CopyBody<ClientRequestBody> for KeepWhole {
+impl CopyBody<ClientRequestBody> for RequestCopy {
     fn copy(&self, body: &ClientRequestBody) -> Option<ClientRequestBody> {
         match body {
             ClientRequestBody::Whole(bytes) => Some(ClientRequestBody::Whole(bytes.clone())),

@@ -183,7 +183,7 @@ impl Stripe {
         request: &CheckRequest<'_>,
         client: u32,
         reading: &Arc<Reading>,
-        place: Place,
+        place: RingSlot,
     ) -> usize {
         let is_same = |segment: &Segment| {
             // A request that was decided a moment late belongs to the minute before.
@@ -229,7 +229,7 @@ impl Stripe {
 
 /// Where in the ring a request is kept.
 #[derive(Clone, Copy)]
-struct Place {
+struct RingSlot {
     minute: u64,
     offset: u32,
     level: u8,
@@ -291,11 +291,11 @@ impl RequestRing {
         let (level, client) = (self.level.load(Ordering::Relaxed), reading.client_of(request));
         if is_kept(client, level) {
             let offset = u32::try_from(now.unix_micros() % MICROS_PER_MINUTE).unwrap_or_default();
-            self.keep_at(request, client, &reading, Place { minute, offset, level });
+            self.keep_at(request, client, &reading, RingSlot { minute, offset, level });
         }
     }
 
-    fn keep_at(&self, request: &CheckRequest<'_>, client: u32, reading: &Arc<Reading>, place: Place) {
+    fn keep_at(&self, request: &CheckRequest<'_>, client: u32, reading: &Arc<Reading>, place: RingSlot) {
         let bytes = self.stripe(stripe()).keep(request, client, reading, place);
         let of_minute = self.minute_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let all = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
@@ -323,7 +323,7 @@ impl RequestRing {
 
     /// Leaves out half of the clients. With few of them, the rest of the minute or the oldest minute goes instead.
     #[cold]
-    fn make_room(&self, place: Place) {
+    fn make_room(&self, place: RingSlot) {
         let Ok(_one) = self.resizing.try_lock() else { return };
         let level = self.level.load(Ordering::Relaxed);
         let can_thin = level < LEVEL_MAX && self.clients(place.minute) >= CLIENTS_MIN;
@@ -385,7 +385,7 @@ impl RequestRing {
         self.weigh();
     }
 
-    fn close(&self, place: Place) {
+    fn close(&self, place: RingSlot) {
         self.closed.store(place.minute, Ordering::Relaxed);
         for index in 0..STRIPES {
             let mut stripe = self.stripe(index);

@@ -100,8 +100,8 @@ impl SecondsWindow {
 /// What one key was admitted at both extremes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WindowBounds {
-    fewest: Admitted,
-    most: Admitted,
+    fewest: AdmittedSeconds,
+    most: AdmittedSeconds,
 }
 
 impl WindowBounds {
@@ -117,12 +117,12 @@ impl WindowBounds {
 
 /// The units admitted in each of the latest seconds. There are at most as many seconds as units, and as the window has.
 #[derive(Clone, Debug, Default)]
-struct Admitted {
+struct AdmittedSeconds {
     seconds: VecDeque<(u64, u64)>,
     units: u64,
 }
 
-impl Admitted {
+impl AdmittedSeconds {
     /// Charges a request if it fits into a window of this length and limit. Returns whether it does.
     fn charge(&mut self, second: u64, (length, limit): (u64, u64), cost: u64) -> bool {
         while let Some((_, units)) = self.seconds.pop_front_if(|(oldest, _)| *oldest + length <= second) {

@@ -11,7 +11,7 @@ mod intent;
 mod sentence;
 mod rate_limit_header;
 mod near;
-mod numbers;
+mod counts;
 mod others;
 mod recorder;
 mod panels;

@@ -137,18 +137,18 @@ impl ControlPlane {
             AdminAnswer::Lines(_) => Value::Null,
         };
         let moment = Moment { now: self.service.now(), wall: self.service.engine.maintenance().wall() };
-        let mut said = sentences(intent, &answer, moment);
+        let mut given = sentences(intent, &answer, moment);
         if intent.verb == Verb::Explain {
             // Nodes share the counters, but not their leases, nor what they remember of denials.
             for (node, other) in self.explained_elsewhere(body, session.token()).await {
                 match other.map(|other| sentences(intent, &other, moment)) {
-                    Ok(other) if other.tone == said.tone => {}
-                    Ok(other) => said.more.push(format!("{node} answers otherwise: {}", other.first)),
-                    Err(problem) => said.more.push(format!("{node} is missing: {problem}")),
+                    Ok(other) if other.tone == given.tone => {}
+                    Ok(other) => given.more.push(format!("{node} answers otherwise: {}", other.first)),
+                    Err(problem) => given.more.push(format!("{node} is missing: {problem}")),
                 }
             }
         }
-        Ok((said, answer))
+        Ok((given, answer))
     }
 
     fn limit_sentence(&self, name: &str) -> String {

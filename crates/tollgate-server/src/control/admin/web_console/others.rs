@@ -7,8 +7,8 @@ use tollgate::{Ticks, Timestamp};
 
 use super::super::answer::AdminAnswer;
 use super::super::token::Role;
+use super::counts::NodeCounts;
 use super::form::encoded;
-use super::numbers::NodeNumbers;
 use super::recorder::Recorder;
 use crate::control::ControlPlane;
 use crate::fleet::{AnswerLimits, NodeView, PeerRequest};
@@ -25,7 +25,7 @@ pub(super) const AUDIT_SHOWN: usize = 30;
 pub(super) struct OtherNode {
     pub(super) id: Option<String>,
     pub(super) name: String,
-    pub(super) numbers: Result<NodeNumbers, String>,
+    pub(super) numbers: Result<NodeCounts, String>,
 }
 
 /// The other nodes at the last look.
@@ -55,7 +55,7 @@ impl ControlPlane {
     pub(in super::super) async fn own_numbers(&self) -> Result<AdminAnswer, Problem> {
         self.look_around().await;
         let recorder = self.web_console.recorder();
-        let numbers = recorder.as_ref().map(|recorder| NodeNumbers::of(self, recorder));
+        let numbers = recorder.as_ref().map(|recorder| NodeCounts::of(self, recorder));
         AdminAnswer::json(&numbers.unwrap_or_default())
     }
 

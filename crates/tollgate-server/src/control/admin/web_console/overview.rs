@@ -7,7 +7,7 @@ use serde_json::Value;
 use tollgate::time::WallOffset;
 use tollgate::{LimitOverride, Timestamp};
 
-use super::numbers::{Counts, NodeNumbers};
+use super::counts::{Counts, NodeCounts};
 use super::panel::{Fact, Panel, Tone};
 use super::recorder::Recorder;
 use super::sentence::instant;
@@ -35,7 +35,7 @@ pub(super) struct OverviewSource<'a> {
     pub(super) control: &'a ControlPlane,
     pub(super) recorder: &'a Recorder,
     /// The sums over this node and the others that answered.
-    pub(super) numbers: NodeNumbers,
+    pub(super) numbers: NodeCounts,
     pub(super) now: Timestamp,
     pub(super) wall: WallOffset,
 }
@@ -48,7 +48,7 @@ impl ControlPlane {
         let (now, wall) = (self.service.now(), self.service.engine.maintenance().wall());
         let recorder = self.web_console.recorder();
         let recorder = recorder.as_ref()?;
-        let mut numbers = NodeNumbers::of(self, recorder);
+        let mut numbers = NodeCounts::of(self, recorder);
         let others = recorder.others.nodes.iter().filter_map(|node| node.numbers.as_ref().ok());
         others.cloned().for_each(|other| numbers.add(other));
         let source = OverviewSource { control: self, recorder, numbers, now, wall };

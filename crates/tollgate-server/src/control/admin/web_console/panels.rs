@@ -5,8 +5,8 @@ use tollgate::policy::{Mode, Policy};
 use tollgate::{ExpiringOverride, LimitOverride};
 
 use super::super::view::mode_name;
+use super::counts::{ControllerCounts, HoldCounts, KeyCounts, NearCounts, StoreCounts};
 use super::intent::Subject;
-use super::numbers::{ControllerNumbers, HoldNumbers, KeyNumbers, NearNumbers, StoreNumbers};
 use super::others::AUDIT_SHOWN;
 use super::overview::OverviewSource;
 use super::panel::{Panel, PanelEntry, PanelField, Tone};
@@ -125,7 +125,7 @@ impl OverviewSource<'_> {
 
     /// The busiest keys.
     fn keys(&self) -> Panel {
-        let entry = |key: &KeyNumbers| {
+        let entry = |key: &KeyCounts| {
             let mark = "~".repeat(usize::from(key.is_estimated));
             let denied_tone = if key.denied > 0 { Tone::Bad } else { Tone::Plain };
             let mut fields: Vec<PanelField> = vec![key.limit.clone().into(), key.key.clone().into()];
@@ -156,7 +156,7 @@ impl OverviewSource<'_> {
 
     /// Keys that have used most of their limit.
     fn near(&self) -> Panel {
-        let entry = |near: &NearNumbers| {
+        let entry = |near: &NearCounts| {
             let used = near.of.saturating_sub(near.remaining);
             let exhausted = match (near.remaining, near.exhausted_in_ms) {
                 (0, _) => PanelField::toned("now", Tone::Bad),
@@ -252,7 +252,7 @@ impl OverviewSource<'_> {
 
     /// The overload controllers.
     fn overload(&self) -> Panel {
-        let entry = |controller: &ControllerNumbers| {
+        let entry = |controller: &ControllerCounts| {
             let number = |number: Option<u64>| PanelField::count(number.map_or("–".to_owned(), grouped));
             let shed =
                 controller.shed.iter().map(|(priority, count)| format!("{priority} {}", grouped(*count)));
@@ -286,7 +286,7 @@ impl OverviewSource<'_> {
 
     /// The permits and reservations that callers hold.
     fn holds(&self) -> Panel {
-        let entry = |(name, held): (&String, &HoldNumbers)| {
+        let entry = |(name, held): (&String, &HoldCounts)| {
             PanelEntry::new([
                 name.clone().into(),
                 PanelField::count(held.open),
@@ -406,7 +406,7 @@ fn memory_fact(name: &str) -> Option<&'static str> {
     }
 }
 
-fn store_facts(store: &StoreNumbers, fact: &mut impl FnMut(&str, String, Tone)) {
+fn store_facts(store: &StoreCounts, fact: &mut impl FnMut(&str, String, Tone)) {
     for (name, thousandths) in
         [("half of the calls take at most", 500), ("99 % of the calls take at most", 990)]
     {

@@ -31,24 +31,24 @@ pub(super) type Counts = BTreeMap<String, u64>;
 /// The numbers of one node, or the sums of several.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-pub(super) struct NodeNumbers {
-    pub(super) verdicts: BTreeMap<String, VerdictNumbers>,
-    pub(super) limits: BTreeMap<String, LimitNumbers>,
-    pub(super) keys: Vec<KeyNumbers>,
-    pub(super) near: Vec<NearNumbers>,
+pub(super) struct NodeCounts {
+    pub(super) verdicts: BTreeMap<String, VerdictCounts>,
+    pub(super) limits: BTreeMap<String, LimitCounts>,
+    pub(super) keys: Vec<KeyCounts>,
+    pub(super) near: Vec<NearCounts>,
     /// Answers of the last seconds by source, and of the last minute.
     pub(super) sources: Counts,
     pub(super) sources_minute: Counts,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) store: Option<StoreNumbers>,
-    pub(super) controllers: Vec<ControllerNumbers>,
-    pub(super) holds: BTreeMap<String, HoldNumbers>,
+    pub(super) store: Option<StoreCounts>,
+    pub(super) controllers: Vec<ControllerCounts>,
+    pub(super) holds: BTreeMap<String, HoldCounts>,
 }
 
 /// Decisions with one verdict.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(default)]
-pub(super) struct VerdictNumbers {
+pub(super) struct VerdictCounts {
     pub(super) second: u64,
     /// The mean of the last minute.
     pub(super) a_second: u64,
@@ -58,7 +58,7 @@ pub(super) struct VerdictNumbers {
 /// What one limit answered.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-pub(super) struct LimitNumbers {
+pub(super) struct LimitCounts {
     /// Outcomes of the last second.
     pub(super) second: Counts,
     /// Tenths a second, the mean of the last seconds.
@@ -75,7 +75,7 @@ pub(super) struct LimitNumbers {
 /// A frequent key.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-pub(super) struct KeyNumbers {
+pub(super) struct KeyCounts {
     pub(super) limit: String,
     pub(super) key: String,
     /// Empty if one of its values is too long to be known whole.
@@ -89,7 +89,7 @@ pub(super) struct KeyNumbers {
 /// A key near its limit.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-pub(super) struct NearNumbers {
+pub(super) struct NearCounts {
     pub(super) limit: String,
     pub(super) key: String,
     pub(super) attributes: Vec<(String, String)>,
@@ -101,7 +101,7 @@ pub(super) struct NearNumbers {
 /// The shared store, in the last minute.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-pub(super) struct StoreNumbers {
+pub(super) struct StoreCounts {
     /// For each bound in nanoseconds the calls that took at most so long, and the number of all calls.
     pub(super) latency: Vec<(u64, u64)>,
     pub(super) timed: u64,
@@ -111,13 +111,13 @@ pub(super) struct StoreNumbers {
     /// Counters with deferred charges, now.
     pub(super) deferred: u64,
     /// By address, how many nodes have each state of the breaker, and the calls in flight.
-    pub(super) shards: BTreeMap<String, ShardNumbers>,
+    pub(super) shards: BTreeMap<String, ShardCounts>,
 }
 
 /// One shard of the store.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-pub(super) struct ShardNumbers {
+pub(super) struct ShardCounts {
     pub(super) breakers: Counts,
     pub(super) in_flight: u64,
 }
@@ -125,7 +125,7 @@ pub(super) struct ShardNumbers {
 /// An overload controller.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-pub(super) struct ControllerNumbers {
+pub(super) struct ControllerCounts {
     pub(super) name: String,
     pub(super) mode: String,
     pub(super) in_flight: Option<u64>,
@@ -140,12 +140,12 @@ pub(super) struct ControllerNumbers {
 /// What callers hold.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(default)]
-pub(super) struct HoldNumbers {
+pub(super) struct HoldCounts {
     pub(super) open: u64,
     pub(super) expired: u64,
 }
 
-impl NodeNumbers {
+impl NodeCounts {
     /// The numbers of this node.
     pub(super) fn of(control: &ControlPlane, recorder: &Recorder) -> Self {
         let (service, now) = (&control.service, control.service.now());
@@ -154,10 +154,10 @@ impl NodeNumbers {
         let measured = all.measured(60).max(1) as u64;
         let verdict = |(index, name): (usize, &str)| {
             let a_second = minute[index].div_ceil(measured);
-            let numbers = VerdictNumbers { second: second[index], a_second, quarter: quarter[index] };
+            let numbers = VerdictCounts { second: second[index], a_second, quarter: quarter[index] };
             (name.to_owned(), numbers)
         };
-        let limit = |name: String| Some((name.clone(), LimitNumbers::of(recorder, &name)?));
+        let limit = |name: String| Some((name.clone(), LimitCounts::of(recorder, &name)?));
         let wall = service.engine.maintenance().wall();
         let shedder = service.overload.as_deref();
         let controllers = shedder.map(|shedder| {
@@ -167,9 +167,9 @@ impl NodeNumbers {
                 let counts = each.map(|of| (of.as_str().to_owned(), shedder.refused(report.controller, of)));
                 counts.filter(|(_, count)| *count > 0).collect()
             };
-            reports.map(|report| ControllerNumbers::of(&report, shed(&report), wall)).collect()
+            reports.map(|report| ControllerCounts::of(&report, shed(&report), wall)).collect()
         });
-        let hold = |(open, expired): (usize, u64)| HoldNumbers { open: open as u64, expired };
+        let hold = |(open, expired): (usize, u64)| HoldCounts { open: open as u64, expired };
         let holds = [
             ("reservations", hold(service.reservations.held(now))),
             ("permits of concurrency limits", hold(service.permits.held(now))),
@@ -178,11 +178,11 @@ impl NodeNumbers {
         Self {
             verdicts: VERDICTS.into_iter().enumerate().map(verdict).collect(),
             limits: control.limit_names().into_iter().filter_map(limit).collect(),
-            keys: service.meter.top(KEYS_MAX).into_iter().map(KeyNumbers::from).collect(),
-            near: recorder.near.keys.iter().map(NearNumbers::from).collect(),
+            keys: service.meter.top(KEYS_MAX).into_iter().map(KeyCounts::from).collect(),
+            near: recorder.near.keys.iter().map(NearCounts::from).collect(),
             sources: named(recorder.sources(RATE_SECONDS)),
             sources_minute: named(recorder.sources(60)),
-            store: recorder.store(60).map(|(before, now)| StoreNumbers::of(before, now)),
+            store: recorder.store(60).map(|(before, now)| StoreCounts::of(before, now)),
             controllers: controllers.unwrap_or_default(),
             holds: holds.map(|(name, held)| (name.to_owned(), held)).into_iter().collect(),
         }
@@ -192,7 +192,7 @@ impl NodeNumbers {
     pub(super) fn add(&mut self, other: Self) {
         for (name, counts) in other.verdicts {
             let sum = self.verdicts.entry(name).or_default();
-            *sum = VerdictNumbers {
+            *sum = VerdictCounts {
                 second: sum.second + counts.second,
                 a_second: sum.a_second + counts.a_second,
                 quarter: sum.quarter + counts.quarter,
@@ -232,12 +232,12 @@ impl NodeNumbers {
         }
         for (name, held) in other.holds {
             let sum = self.holds.entry(name).or_default();
-            *sum = HoldNumbers { open: sum.open + held.open, expired: sum.expired + held.expired };
+            *sum = HoldCounts { open: sum.open + held.open, expired: sum.expired + held.expired };
         }
     }
 }
 
-impl LimitNumbers {
+impl LimitCounts {
     fn of(recorder: &Recorder, name: &str) -> Option<Self> {
         let track = recorder.history.limit(name)?;
         let (recent, quarter) = (track.recent(RATE_SECONDS), track.recent(SECONDS));
@@ -266,7 +266,7 @@ impl LimitNumbers {
     }
 }
 
-impl From<TopKey> for KeyNumbers {
+impl From<TopKey> for KeyCounts {
     fn from(key: TopKey) -> Self {
         Self {
             limit: key.limit,
@@ -280,7 +280,7 @@ impl From<TopKey> for KeyNumbers {
     }
 }
 
-impl KeyNumbers {
+impl KeyCounts {
     fn add(&mut self, other: Self) {
         self.decisions += other.decisions;
         self.denied += other.denied;
@@ -295,7 +295,7 @@ impl KeyNumbers {
     }
 }
 
-impl From<&NearKey> for NearNumbers {
+impl From<&NearKey> for NearCounts {
     fn from(near: &NearKey) -> Self {
         Self {
             limit: near.key.limit.clone(),
@@ -308,7 +308,7 @@ impl From<&NearKey> for NearNumbers {
     }
 }
 
-impl StoreNumbers {
+impl StoreCounts {
     /// What happened between two readings.
     fn of(before: &StoreMetrics, now: &StoreMetrics) -> Self {
         let earlier = |index: usize| before.latency.0.get(index).map_or(0, |(_, count)| *count);
@@ -317,7 +317,7 @@ impl StoreNumbers {
         let failed = |metrics: &StoreMetrics| metrics.failures.iter().map(|(_, count)| count).sum::<u64>();
         let shards = now.shards.iter().take(SHARDS_MAX).map(|shard| {
             let breakers = [(shard.state.name().to_owned(), 1)].into();
-            (shard.address.clone(), ShardNumbers { breakers, in_flight: shard.in_flight })
+            (shard.address.clone(), ShardCounts { breakers, in_flight: shard.in_flight })
         });
         Self {
             latency: latency.collect(),
@@ -361,14 +361,14 @@ impl StoreNumbers {
     }
 }
 
-impl ShardNumbers {
+impl ShardCounts {
     /// Whether no node has an open breaker.
     pub(super) fn is_closed(&self) -> bool {
         self.breakers.keys().all(|state| state == ShardState::Closed.name())
     }
 }
 
-impl ControllerNumbers {
+impl ControllerCounts {
     fn of(report: &ControllerReport, shed: Counts, wall: tollgate::time::WallOffset) -> Self {
         Self {
             name: report.controller.as_str().to_owned(),
@@ -445,13 +445,13 @@ mod tests {
         };
         let before = reading(vec![(1_000, 90), (2_000, 100)], 100);
         let now = reading(vec![(1_000, 90), (2_000, 110)], 110);
-        let mut numbers = StoreNumbers::of(&before, &now);
+        let mut numbers = StoreCounts::of(&before, &now);
         assert_eq!(numbers.quantile(500), Some(Ok(2_000)));
-        assert_eq!(StoreNumbers::of(&now, &now).quantile(500), None);
-        numbers.add(StoreNumbers {
+        assert_eq!(StoreCounts::of(&now, &now).quantile(500), None);
+        numbers.add(StoreCounts {
             latency: vec![(1_000, 30), (2_000, 30)],
             timed: 40,
-            ..StoreNumbers::default()
+            ..StoreCounts::default()
         });
         assert_eq!((numbers.timed, numbers.quantile(500)), (50, Some(Ok(1_000))));
         assert_eq!(numbers.quantile(990), Some(Err(2_000)));
@@ -460,38 +460,38 @@ mod tests {
     /// Counts are summed, a key of several nodes is one, and what is left of a shared counter is not summed.
     #[test]
     fn a_fleet_is_the_sum_of_its_nodes() {
-        let node = |decisions: u64, remaining: u64| NodeNumbers {
-            verdicts: [("deny".to_owned(), VerdictNumbers { second: 1, a_second: 2, quarter: 3 })].into(),
+        let node = |decisions: u64, remaining: u64| NodeCounts {
+            verdicts: [("deny".to_owned(), VerdictCounts { second: 1, a_second: 2, quarter: 3 })].into(),
             limits: [(
                 "a".to_owned(),
-                LimitNumbers { denied: 15, trend: vec![1; 60], ..LimitNumbers::default() },
+                LimitCounts { denied: 15, trend: vec![1; 60], ..LimitCounts::default() },
             )]
             .into(),
-            keys: vec![KeyNumbers {
+            keys: vec![KeyCounts {
                 limit: "a".to_owned(),
                 key: "k".to_owned(),
                 decisions,
                 sources: [("lease".to_owned(), 1)].into(),
-                ..KeyNumbers::default()
+                ..KeyCounts::default()
             }],
-            near: vec![NearNumbers {
+            near: vec![NearCounts {
                 limit: "a".to_owned(),
                 key: "k".to_owned(),
                 remaining,
                 of: 10,
-                ..NearNumbers::default()
+                ..NearCounts::default()
             }],
-            ..NodeNumbers::default()
+            ..NodeCounts::default()
         };
         let mut sum = node(5, 2);
         sum.add(node(7, 1));
-        assert_eq!(sum.verdicts["deny"], VerdictNumbers { second: 2, a_second: 4, quarter: 6 });
+        assert_eq!(sum.verdicts["deny"], VerdictCounts { second: 2, a_second: 4, quarter: 6 });
         assert_eq!((sum.limits["a"].denied, sum.limits["a"].trend[59]), (30, 2));
         assert_eq!((sum.keys.len(), sum.keys[0].decisions, sum.keys[0].decided_by()), (1, 12, "lease"));
         assert_eq!((sum.near.len(), sum.near[0].remaining), (1, 1));
         let text = serde_json::to_string(&sum).unwrap();
-        let read: NodeNumbers = serde_json::from_str(&text).unwrap();
+        let read: NodeCounts = serde_json::from_str(&text).unwrap();
         assert_eq!(read.keys[0].decisions, 12);
-        assert!(serde_json::from_str::<NodeNumbers>("{\"later\": 1}").is_ok(), "of another version");
+        assert!(serde_json::from_str::<NodeCounts>("{\"later\": 1}").is_ok(), "of another version");
     }
 }

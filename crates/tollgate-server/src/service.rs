@@ -20,17 +20,19 @@ use crate::policy_file::Rules;
 use crate::protocol::Protocol;
 use crate::store::Stores;
 use crate::telemetry::Meter;
-use cells::{Cells, CounterTable};
 use comparison::PolicyComparison;
 use holds::Holds;
+use request_ring::RequestRing;
 use rls::Envoy;
+use throttle_counters::{CounterTable, ThrottleCounters};
 use tollgate_compat::{ActiveConfig, CompatConfig, Options, Rule, is_guard};
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::shed::Shedder;
 
+pub(crate) mod request_ring;
 pub(crate) mod comparison;
-pub(crate) mod cell;
-pub(crate) mod cells;
+pub(crate) mod throttle_limit;
+pub(crate) mod throttle_counters;
 mod deciding;
 pub(crate) mod compat;
 pub(crate) mod holds;
@@ -61,13 +63,15 @@ pub(crate) struct Service<S = Stores> {
     /// The charges of requests at limits that count only failures, until the end of each request is reported.
     pub(crate) reports: Holds<Reservation>,
     /// Counters of limits that come with the call.
-    pub(crate) cells: Cells,
+    pub(crate) throttle_counters: ThrottleCounters,
     pub(crate) meter: Arc<Meter>,
     pub(crate) envoy: Envoy,
     /// Which clients may ask. Every protocol except health checks uses it.
     pub(crate) auth: Auth,
     /// The comparison with a candidate policy, if there is one.
     pub(crate) comparison: PolicyComparison,
+    /// The requests of the last hour, for candidate policies.
+    pub(crate) ring: RequestRing,
     /// Another program's configuration. While there is one, it decides instead of the engine's policy.
     compat: ArcSwapOption<ActiveConfig>,
     pub(crate) compat_options: Options,
@@ -83,12 +87,15 @@ impl<S: Store> Service<S> {
     /// Answers with this engine, at the times of this clock.
     pub(crate) fn new(engine: Engine<S>, clock: Clock) -> Self {
         let meter = Arc::new(Meter::new());
-        let policy = engine.policy();
+        let (policy, ring) = (engine.policy(), RequestRing::default());
         if !is_guard(&policy) {
             meter.adopt(&policy);
+            ring.follow(&policy);
         }
         Self {
-            cells: Cells::new(CounterTable::new(0), |name| engine.ledger().key_family(name)),
+            throttle_counters: ThrottleCounters::new(CounterTable::new(0), |name| {
+                engine.ledger().key_family(name)
+            }),
             engine,
             started_at: clock.now(),
             clock,
@@ -102,6 +109,7 @@ impl<S: Store> Service<S> {
             meter,
             auth: Auth::default(),
             comparison: PolicyComparison::default(),
+            ring,
             compat: ArcSwapOption::empty(),
             compat_options: Options::default(),
             overload: None,
@@ -243,7 +251,8 @@ impl<S: Store> Service<S> {
         let _ = self.engine.reservations().cancel(&mut taken, now).await;
     }
 
-    /// Records a decision in the metrics and in the comparison, with the outcomes of rules beside the policy.
+    /// Records a decision in the metrics, in the comparison and among the requests of the last hour, with the outcomes of
+    /// rules beside the policy.
     #[inline]
     fn note(
         &self,
@@ -260,7 +269,11 @@ impl<S: Store> Service<S> {
             1 => self.meter.record(request, decision, rules, protocol, now),
             _ => self.meter.record(&merged(request), decision, rules, protocol, now),
         }
-        self.comparison.observe(request, decision, now);
+        // Requests that an operator blocks are skipped, because no policy decides them.
+        if decision.block().is_none() {
+            self.comparison.observe(request, now);
+            self.ring.keep(request, now);
+        }
     }
 
     /// Decides, and reserves the cost until the real cost is known.
@@ -302,7 +315,9 @@ impl<S: Store> Service<S> {
             }
         };
         if self.compat().is_none() {
-            self.meter.adopt(&self.engine.policy());
+            let policy = self.engine.policy();
+            self.meter.adopt(&policy);
+            self.ring.follow(&policy);
         }
         self.name_rules();
         Ok(before.report(&self.deciding(), report))
@@ -424,7 +439,7 @@ mod tests {
     use tollgate::Policy;
 
     use super::*;
-    use crate::rls::Question;
+    use crate::rls::RlsRequest;
 
     /// Every call of every protocol has its own future, which is copied when it is created and when it is spawned. A
     /// future on the fast path therefore has no space for the state of the slow path.
@@ -436,8 +451,8 @@ mod tests {
         let (request, now) = (CheckRequest::new(), service.now());
         let check = size_of_val(&service.check(&request, now, Protocol::Http));
         let descriptors = vec![crate::rls::Descriptor::default()];
-        let question = Question { domain: "d".to_owned(), descriptors, hits_addend: 0 };
-        let rls = size_of_val(&rls::answer(&service, &question, now));
+        let rls_request = RlsRequest { domain: "d".to_owned(), descriptors, hits_addend: 0 };
+        let rls = size_of_val(&rls::answer(&service, &rls_request, now));
         assert!(check <= 640 && rls <= 512, "{check} and {rls} bytes");
     }
 }

@@ -14,14 +14,16 @@ use crate::control::ControlPlane;
 use crate::disk::plain_cause;
 use crate::gateway;
 use crate::listen::{self, ConnectionLimit, FdBudget, GatewayListener, Handshake, Stream};
+use crate::outbound::{self, OutboundPlan, OutboundProxy};
 use crate::shutdown::Stop;
-use crate::tls::{Inside, Tls};
+use crate::tls::{AlpnProtocol, Tls};
 use crate::{grpc, http, resp};
 
 /// The routes of the gateway, and how it accepts requests.
 pub(super) struct Proxying {
     /// Without any route there is no gateway.
     pub(super) routes: Vec<RoutePlan>,
+    pub(super) outbound: Option<OutboundPlan>,
     pub(super) taking: RequestSettings,
 }
 
@@ -31,6 +33,7 @@ pub(super) struct Listeners {
     grpc: Option<TcpListener>,
     pub(super) resp: Option<TcpListener>,
     gateway: Option<TcpListener>,
+    outbound: Option<TcpListener>,
 }
 
 /// The address of each protocol.
@@ -39,6 +42,7 @@ pub(super) struct Addresses {
     pub(super) grpc: Option<SocketAddr>,
     pub(super) resp: Option<SocketAddr>,
     pub(super) gateway: Option<SocketAddr>,
+    pub(super) outbound: Option<SocketAddr>,
 }
 
 /// Listeners that are being served.
@@ -58,6 +62,7 @@ impl Listeners {
             http: listen::bind(at.http, "--http").await?,
             grpc: bound(at.grpc, "--grpc").await?,
             resp: bound(at.resp, "--resp").await?,
+            outbound: bound(at.outbound, "--outbound").await?,
             gateway: match routes.is_empty() {
                 true => None,
                 false => Some(listen::bind(at.gateway, "--gateway").await?),
@@ -72,6 +77,7 @@ impl Listeners {
     pub(super) fn addresses(&self) -> Result<Addresses, String> {
         Ok(Addresses {
             gateway: self.gateway.as_ref().map(address_of).transpose()?,
+            outbound: self.outbound.as_ref().map(address_of).transpose()?,
             http: address_of(&self.http)?,
             grpc: self.grpc.as_ref().map(address_of).transpose()?,
             resp: self.resp.as_ref().map(address_of).transpose()?,
@@ -91,11 +97,11 @@ impl Listeners {
     ) -> Result<OpenListeners, String> {
         let service = &control.service;
         let clock = service.clock();
-        let others = [self.grpc.is_some(), self.resp.is_some(), self.gateway.is_some()];
+        let others = [&self.grpc, &self.resp, &self.gateway, &self.outbound].map(Option::is_some);
         let listeners = 1 + others.into_iter().map(usize::from).sum::<usize>();
-        let gateway = match &self.gateway {
-            Some(_) => GatewayListener::Present,
-            None => GatewayListener::Absent,
+        let gateway = match (&self.gateway, &self.outbound) {
+            (None, None) => GatewayListener::Absent,
+            _ => GatewayListener::Present,
         };
         let (budget, upstreams) = FdBudget::new(listeners, gateway);
         let mut tasks = ListenerTasks { budget, tls, clock, stopped, servers: JoinSet::new() };
@@ -104,30 +110,39 @@ impl Listeners {
             let calls = Arc::new(grpc::Calls::new(Arc::clone(service)).await);
             health = Some(Arc::clone(&calls));
             let limit = tasks.budget.connection_limit();
-            tasks.open(listener, limit, Inside::Grpc, move |stream, stop| {
+            tasks.open(listener, limit, AlpnProtocol::Grpc, move |stream, stop| {
                 grpc::connection(stream, Arc::clone(&calls), stop)
             });
         }
         if let Some(listener) = self.resp {
             let resp = Arc::new(resp::Resp::new(Arc::clone(service)));
             let limit = tasks.budget.connection_limit();
-            tasks.open(listener, limit, Inside::Unnamed, move |stream, stop| {
+            tasks.open(listener, limit, AlpnProtocol::Unnamed, move |stream, stop| {
                 resp::connection(stream, Arc::clone(&resp), stop)
             });
         }
+        let Proxying { routes, outbound, taking } = proxying;
+        if let Some((listener, plan)) = self.outbound.zip(outbound) {
+            let proxy = Arc::new(OutboundProxy::new(plan, &upstreams)?);
+            proxy.show(&service.meter);
+            proxy.maintain(stopped);
+            let limit = tasks.budget.connection_limit();
+            tasks.open(listener, limit, AlpnProtocol::Http, move |stream, stop| {
+                outbound::connection(stream, Arc::clone(&proxy), stop)
+            });
+        }
         if let Some(listener) = self.gateway {
-            let Proxying { routes, taking } = proxying;
             let limit = tasks.budget.public_connection_limit(taking.bound());
             limit.show(&service.meter);
             let gateway = gateway::build(&routes, taking, service, &upstreams)?;
             gateway.maintain(stopped);
-            tasks.open(listener, limit, Inside::Both, move |stream, stop| {
+            tasks.open(listener, limit, AlpnProtocol::Both, move |stream, stop| {
                 tollgate_gateway::connection(stream, Arc::clone(&gateway), stop)
             });
         }
         let asked = Arc::clone(control);
         let limit = tasks.budget.connection_limit();
-        tasks.open(self.http, limit, Inside::Http, move |stream, stop| {
+        tasks.open(self.http, limit, AlpnProtocol::Http, move |stream, stop| {
             http::connection(stream, Arc::clone(&asked), stop)
         });
         Ok(OpenListeners { servers: tasks.servers, health })
@@ -145,12 +160,12 @@ struct ListenerTasks<'a> {
 
 impl ListenerTasks<'_> {
     /// Serves the connections to a listener.
-    fn open<F, C>(&mut self, listener: TcpListener, limit: ConnectionLimit, inside: Inside, connection: F)
+    fn open<F, C>(&mut self, listener: TcpListener, limit: ConnectionLimit, alpn: AlpnProtocol, connection: F)
     where
         F: Fn(Stream, Stop) -> C + Clone + Send + 'static,
         C: Future<Output = ()> + Send + 'static,
     {
-        let handshake = Handshake::new(self.tls, inside);
+        let handshake = Handshake::new(self.tls, alpn);
         let (clock, stopped) = (self.clock.clone(), self.stopped.clone());
         self.servers.spawn(listen::serve(listener, limit, handshake, clock, stopped, connection));
     }

@@ -11,21 +11,25 @@ mod intent;
 mod sentence;
 mod rate_limit_header;
 mod near;
+mod numbers;
+mod others;
 mod recorder;
 mod panels;
 mod overview;
 mod page;
 mod act;
+mod what_if;
 mod events;
 mod respond;
 
+pub(super) use form::FormFields;
 pub(crate) use recorder::record;
 pub(crate) use respond::respond;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Mutex as AsyncMutex, Semaphore, watch};
 
 use recorder::Recorder;
 use session::Sessions;
@@ -40,14 +44,16 @@ pub(crate) fn owns(path: &str) -> bool {
     path.strip_prefix(PATH).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// What the console remembers.
+/// The state of the console.
 pub(crate) struct WebConsole {
     sessions: Arc<Sessions>,
-    /// What was measured. `None` before the first measurement.
+    /// The last measurement. `None` before the first measurement.
     recorder: Mutex<Option<Recorder>>,
     /// The latest overview, as an event for every viewer.
     latest: watch::Sender<LatestEvent>,
     viewers: Arc<Semaphore>,
+    /// Held while the other nodes are asked.
+    asking: AsyncMutex<()>,
 }
 
 /// One overview as bytes, serialised once for all viewers.
@@ -67,6 +73,7 @@ impl WebConsole {
             recorder: Mutex::default(),
             latest: watch::Sender::default(),
             viewers: Arc::new(Semaphore::new(VIEWERS_MAX)),
+            asking: AsyncMutex::default(),
         }
     }
 

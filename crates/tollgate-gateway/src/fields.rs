@@ -69,10 +69,15 @@ pub(crate) fn of_response(headers: &mut HeaderMap) -> Option<()> {
         }
         _ => return None,
     }
+    drop_hops(headers);
+    Some(())
+}
+
+/// Removes the fields that belong to one connection.
+pub(crate) fn drop_hops(headers: &mut HeaderMap) {
     let named = named(headers, |name| treatment(name) == Some(Treatment::Keep));
     let is_hop = |name: &str| treatment(name) == Some(Treatment::Hop);
     drop_all(headers, |name| is_hop(name) || named.iter().any(|named| named == name));
-    Some(())
 }
 
 /// Reduces a length that is given several times to one. Returns `None` if the numbers differ.

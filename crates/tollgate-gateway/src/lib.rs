@@ -19,6 +19,7 @@
 //!   [`Program`] tells the time and counts.
 //! - [`connection()`] serves one connection of a client; accepting connections is left to the program. [`listen`] has
 //!   the pieces that its listeners share with the gateway.
+//! - [`UpstreamClient`] sends requests of the program's own, on connections as the gateway makes them.
 //! - [`Gateway::metrics`] has the numbers of upstreams and of slow clients.
 //!
 //! | module | what it has |
@@ -77,6 +78,7 @@ mod dialer;
 mod rendezvous;
 mod health;
 mod upstream;
+mod client;
 mod table;
 mod tunnel;
 
@@ -103,6 +105,7 @@ pub mod fuzzing {
 }
 
 pub use arrival::RequestSettings;
+pub use client::{ClientFailure, ClientPlan, ClientRequestBody, ClientResponseBody, UpstreamClient};
 pub use connection::connection;
 pub use field_rules::HeaderNames;
 pub use gateway::{Gateway, Metrics, Settings};

@@ -44,6 +44,17 @@ impl FromStr for Target {
     }
 }
 
+impl Target {
+    /// The host, and the port where it is not that of the scheme.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        let (open, close) = if self.host.contains(':') { ("[", "]") } else { ("", "") };
+        let usual = if self.is_secure { 443 } else { 80 };
+        let port = if self.port == usual { String::new() } else { format!(":{}", self.port) };
+        format!("{open}{}{close}{port}", self.host)
+    }
+}
+
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match (self.is_secure, self.is_h2) {

@@ -1,19 +1,66 @@
-//! Sharing through Redis: a freeze that one process learns of holds for all of them within a second, and a process that
-//! starts learns of those that hold.
+//! A fleet: processes that share limits and freezes through Redis or Valkey. Counters are in the store, and each process
+//! leases from them by its demand. A freeze that one process learns of holds for all of them within a quarter of a second,
+//! and a process that starts learns of those that hold.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use tollgate::lease::LeasedStore;
 use tollgate::store::Store;
-use tollgate::{Ticks, Timestamp};
-use tollgate_redis::{FleetExchange, FleetNews, RedisStore, SharedItem, SharedTopic};
+use tollgate::{Engine, Policy, Ticks, Timestamp};
+use tollgate_redis::{
+    ConnectError, FleetExchange, FleetNews, RedisStore, SettingsError, SharedItem, SharedTopic,
+};
 
 use crate::outbound::Outbound;
+use crate::settings::Settings;
 use crate::shared_freezes::SharedFreeze;
 use crate::state::Shared;
 
 /// How often a process asks for the freezes of others.
 const EXCHANGE_EVERY: Duration = Duration::from_millis(250);
+/// How often leases are renewed and returned.
+const MAINTAIN_EVERY: Duration = Duration::from_millis(5);
+/// Maximum number of counters with a lease in this process.
+const LEASED_KEYS_MAX: usize = 100_000;
+
+/// The store of a fleet: counters in Redis, of which each process holds leases.
+pub type FleetStore = LeasedStore<RedisStore>;
+
+impl Outbound<FleetStore> {
+    /// Joins the fleet of a Redis or Valkey: by its URL, or by [`tollgate_redis::Settings`]. The processes of a fleet
+    /// share the limits of their policies, and freezes.
+    ///
+    /// # Errors
+    /// A setting is invalid, there is no tokio runtime, or the store does not answer within five seconds.
+    pub async fn connect<T>(store: T, policy: Policy, settings: Settings) -> Result<Self, ConnectError>
+    where
+        T: TryInto<tollgate_redis::Settings, Error: Into<SettingsError>>,
+    {
+        let store = LeasedStore::new(RedisStore::connect(store).await?, LEASED_KEYS_MAX);
+        let outbound = Self::new(Engine::builder().policy(policy).store(store).build(), settings);
+        tokio::spawn(exchange(Arc::downgrade(&outbound.shared), |store: &FleetStore| Some(store.store())));
+        tokio::spawn(maintain(Arc::downgrade(&outbound.shared)));
+        Ok(outbound)
+    }
+
+    /// Returns what this process holds to the fleet, before it ends. A process that ends without it returns its share,
+    /// too, when its leases expire.
+    pub async fn leave(&self) {
+        let store = self.shared.engine.store();
+        store.close(self.shared.engine.now()).await;
+        store.store().leave().await;
+    }
+}
+
+/// Maintains the leases until the last clone of the handle is dropped.
+async fn maintain(shared: Weak<Shared<FleetStore>>) {
+    while let Some(shared) = shared.upgrade() {
+        shared.engine.store().maintain(shared.engine.now()).await;
+        drop(shared);
+        tokio::time::sleep(MAINTAIN_EVERY).await;
+    }
+}
 
 impl<S: Store + Send + Sync + 'static> Outbound<S> {
     /// Shares freezes with every process on the same Redis, until the last clone of this handle is dropped. `redis`
@@ -32,7 +79,7 @@ impl<S: Store + Send + Sync + 'static> Outbound<S> {
     }
 }
 
-/// What is known of the store.
+/// How far this process has followed the store.
 #[derive(Default)]
 struct SyncState {
     version: String,

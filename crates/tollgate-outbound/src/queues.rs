@@ -93,6 +93,8 @@ impl LimitShape {
 /// A bucket with its queue.
 struct QueuedBucket {
     name: Arc<str>,
+    /// A server, or a limit of the policy.
+    owner: Arc<str>,
     bucket: Bucket,
     queue: BTreeMap<Rank, Waiter>,
     shape: Option<LimitShape>,
@@ -165,6 +167,8 @@ pub(crate) struct QueueSettings {
 pub struct BucketReport {
     /// Its name: a host, a host and the server's name of the bucket, or a limit of the policy.
     pub name: String,
+    /// What it belongs to: a server, or a limit of the policy.
+    pub owner: String,
     /// Whose numbers it follows.
     pub basis: Basis,
     /// Calls that wait for it.
@@ -233,6 +237,10 @@ impl Queues {
                 BucketKey::Named(_, name) => format!("{host} ({name})").into(),
                 BucketKey::Unknown(_, route) => format!("{host} ({route})").into(),
                 BucketKey::Limit(name, _) => Arc::clone(name),
+            },
+            owner: match key {
+                BucketKey::Limit(name, _) => Arc::clone(name),
+                _ => Arc::from(host),
             },
             bucket: Bucket::new(behaviour),
             queue: BTreeMap::new(),
@@ -536,6 +544,7 @@ impl Queues {
     pub(crate) fn report(&self, now: Timestamp) -> Vec<BucketReport> {
         let each = self.buckets.iter().map(|(key, queued)| BucketReport {
             name: queued.name.to_string(),
+            owner: queued.owner.to_string(),
             basis: basis_of(key),
             waiting: queued.queue.len(),
             in_flight: queued.bucket.in_flight,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
+use crate::outbound::{OutboundDocument, OutboundPlan};
 use crate::store::StoreDocument;
 use crate::{disk, document};
 use tollgate::HeaderPolicy;
@@ -66,6 +67,8 @@ struct Document {
     store: Option<StoreDocument>,
     #[serde(default)]
     routes: Vec<RouteDocument>,
+    #[serde(default)]
+    outbound: Option<OutboundDocument>,
     /// Only that it is known here: the library reads it.
     #[serde(rename = "overload")]
     _overload: Option<serde::de::IgnoredAny>,
@@ -112,6 +115,8 @@ pub(crate) struct Config {
     pub(crate) store: StoreDocument,
     /// The gateway's routes to upstreams.
     pub(crate) routes: Vec<RoutePlan>,
+    /// The proxy for calls to other people's APIs.
+    pub(crate) outbound: Option<OutboundPlan>,
     /// The controllers by which the gateway sheds load.
     pub(crate) overload: Option<Plan>,
     /// Settings that are accepted but may be a mistake.
@@ -272,6 +277,7 @@ fn assembled(document: Document, overload: Option<Plan>, problems: &mut Vec<Stri
         headers,
         store: document.store.unwrap_or_default(),
         routes,
+        outbound: document.outbound.map(|outbound| outbound.compile(problems)),
         overload,
         warnings: Vec::new(),
     }
@@ -484,7 +490,7 @@ attributes:
             findings.iter().map(ToString::to_string).collect::<Vec<_>>()[0],
             "config.yaml:3:1: route: unknown field; did you mean routes?; accepted: trusted_proxies, ipv6_prefix, \
              escaped_slashes, path_match, method_override, header_names, connections_per_address, credentials, callers, \
-             attributes, jwt, headers, store, routes, overload"
+             attributes, jwt, headers, store, routes, outbound, overload"
         );
     }
 }

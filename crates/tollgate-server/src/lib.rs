@@ -66,6 +66,7 @@ mod resp;
 mod rlqs;
 mod grpc;
 mod gateway;
+mod outbound;
 
 // The control plane, and HTTP, which serves it and decisions.
 mod store_watch;

@@ -16,7 +16,7 @@ use crate::disk;
 use crate::identity::Identity;
 use crate::log;
 use crate::policy_spelling::misspelt;
-use crate::policy_warnings::UntrustedAttributes;
+use crate::policy_warnings::{Doubts, UntrustedAttributes};
 use crate::reload::{self, Start};
 use crate::service::Service;
 use crate::snapshot;
@@ -82,7 +82,7 @@ fn prepared(mut settings: Settings) -> Result<Prepared, String> {
     // Counters of an earlier process continue on its clock. A shared store has its own clock.
     let own_state = state_dir.filter(|_| matches!(settings.store, StoreChoice::Memory));
     let clock = Clock::resumed(snapshot::wall(own_state));
-    let tls = settings.tls.take().map(|files| Tls::open(files, clock.now())).transpose()?;
+    let tls = settings.tls.clone().map(|files| Tls::open(files, clock.now())).transpose()?;
     let config = &mut settings.config;
     let callers = config.callers.as_ref();
     let callers = callers.map(|path| CallersFile::open(path, &config.reader, clock.now())).transpose()?;
@@ -104,10 +104,10 @@ fn prepared(mut settings: Settings) -> Result<Prepared, String> {
         return Err("overload: in the config is about the gateway, and there is none; add routes: to it, or --upstream".to_owned());
     }
     if !routes.is_empty() {
-        let policy = start.loaded.rules.policy();
-        let untrusted = UntrustedAttributes::of(reader).warnings(policy);
-        for warning in misspelt(policy, reader).into_iter().chain(untrusted) {
-            tracing::warn!(warning, "the policy is accepted, and perhaps not what is meant");
+        let doubts = Doubts { file: &start.loaded.name, policy: start.loaded.rules.policy() };
+        let untrusted = UntrustedAttributes::of(reader).warnings(doubts);
+        for warning in misspelt(doubts, reader).into_iter().chain(untrusted) {
+            tracing::warn!(%warning, "the policy is accepted, and perhaps not what is meant");
         }
     }
     for warning in warnings {
@@ -133,7 +133,11 @@ async fn serve(mut prepared: Prepared, console: &mut Console) -> Result<(), Stri
         .map_err(|error| format!("signals cannot be received: {}", disk::plain_cause(&error)))?;
     let settings = &mut prepared.settings;
     let config = &mut settings.config;
-    let proxying = Proxying { routes: take(&mut config.routes), taking: take(&mut config.taking) };
+    let proxying = Proxying {
+        routes: take(&mut config.routes),
+        outbound: take(&mut config.outbound),
+        taking: take(&mut config.taking),
+    };
     let listeners = Listeners::bind(&settings.listen, &proxying.routes).await?;
     let (delay, traces) = (settings.drain_delay, settings.traces.take());
     let (clock, tls) = (prepared.clock.clone(), prepared.tls.clone());

@@ -38,6 +38,8 @@ mod new_cluster;
 mod nginx;
 mod openapi;
 mod operations;
+mod outbound_sdks;
+mod prometheus;
 mod redis_guide;
 mod resp_clients;
 mod resp_guide;

@@ -17,6 +17,7 @@ mod faults;
 mod fleet;
 mod kept;
 mod leases;
+mod outbound;
 mod policy_change;
 mod processes;
 mod proxy;

@@ -14,6 +14,9 @@ const EXPRESS: &str = "5.3.0";
 /// What builds and checks `clients/typescript`.
 const TYPESCRIPT: &str = "7.0.2";
 const EXPRESS_TYPES: &str = "5.0.6";
+/// The clients of APIs that the outbound proxy stands before.
+const PYTHON_SDKS: &[&str] = &["openai==3.51.0", "anthropic==2.10.0"];
+const OCTOKIT: &str = "5.0.5";
 /// A Redis client, and the program that tries out the description of the HTTP interface.
 const PYTHON_CLIENTS: &[&str] = &["redis==8.1.0", "schemathesis==4.32.5"];
 /// Flask and Django, each with what serves it.
@@ -41,6 +44,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("puma", &["puma"]),
     ("chromium", &["chromium"]),
     ("chromedriver", &["chromium-driver"]),
+    ("go", &["golang-go"]),
 ];
 
 type Done = Result<(), String>;
@@ -50,11 +54,13 @@ pub(crate) fn programs(shell: &mut Shell) -> Done {
     system_packages(shell)?;
     nextest(shell)?;
     deny(shell)?;
-    promtool(shell)?;
+    prometheus(shell)?;
     python_packages(shell, ".cache/python", PYTHON_CLIENTS)?;
     python_packages(shell, ".cache/frameworks", PYTHON_FRAMEWORKS)?;
     node_package(shell, "ioredis", IOREDIS)?;
     python_packages(shell, ".cache/clients", PYTHON_PACKAGE)?;
+    python_packages(shell, ".cache/sdks", PYTHON_SDKS)?;
+    node_package(shell, "octokit", OCTOKIT)?;
     node_package(shell, "express", EXPRESS)?;
     node_package(shell, "typescript", TYPESCRIPT)?;
     node_package(shell, "@types/express", EXPRESS_TYPES)?;
@@ -124,22 +130,24 @@ fn cargo_tool(shell: &mut Shell, name: &str, version: &str) -> Done {
     })
 }
 
-/// Prometheus's own judge of metrics and alerts, out of Debian's package. The package is not installed, because it would
-/// start a server.
-fn promtool(shell: &mut Shell) -> Done {
-    if shell.succeeds("promtool --version") {
+/// Prometheus and its judge of metrics and alerts, out of Debian's package.
+const PROMETHEUS: [&str; 2] = ["promtool", "prometheus"];
+
+/// The package is not installed, because it would start a server.
+fn prometheus(shell: &mut Shell) -> Done {
+    if PROMETHEUS.iter().all(|program| shell.succeeds(&format!("{program} --version"))) {
         return Ok(());
     }
-    unpack_promtool(shell).map_err(|error| {
+    unpack_prometheus(shell).map_err(|error| {
         format!(
-            "promtool cannot be installed: {error}. It is in Debian's package prometheus, and in Prometheus's own \
-             releases: put it into the PATH."
+            "Prometheus cannot be installed: {error}. It is in Debian's package prometheus, and in its own releases: \
+             put prometheus and promtool into the PATH."
         )
     })
 }
 
-fn unpack_promtool(shell: &mut Shell) -> Done {
-    let folder = shell.directories.target.join("promtool");
+fn unpack_prometheus(shell: &mut Shell) -> Done {
+    let folder = shell.directories.target.join("prometheus");
     let tools = shell.directories.tools();
     for needed in [&folder, &tools] {
         fs::create_dir_all(needed).map_err(|error| error.to_string())?;
@@ -159,9 +167,13 @@ fn unpack_promtool(shell: &mut Shell) -> Done {
     let mut unpack = shell.command("dpkg-deb -x");
     unpack.arg(package.ok_or("apt-get downloaded no package")?).arg(&folder);
     shell.run_command(unpack)?;
-    fs::copy(folder.join("usr/bin/promtool"), tools.join("promtool")).map_err(|error| error.to_string())?;
+    for program in PROMETHEUS {
+        let unpacked = folder.join("usr/bin").join(program);
+        fs::copy(unpacked, tools.join(program)).map_err(|error| error.to_string())?;
+        shell.run(&format!("{program} --version"))?;
+    }
     let _ = fs::remove_dir_all(&folder);
-    shell.run("promtool --version")
+    Ok(())
 }
 
 /// Packages of PyPI in a virtual environment of their own.

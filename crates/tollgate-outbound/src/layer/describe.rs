@@ -8,6 +8,8 @@ use tollgate::{CredentialDigest, RequestError, Ticks, Timestamp};
 
 use crate::call::Call;
 
+/// The host of requests that name none, so that limits by host count them together.
+const HOST_UNKNOWN: &str = "unknown";
 /// The headers that carry a credential, by precedence.
 const CREDENTIALS: [&str; 4] = ["authorization", "x-api-key", "api-key", "x-goog-api-key"];
 /// A segment of a path of at least this many characters that has a digit is an identifier.
@@ -20,7 +22,7 @@ pub(crate) fn call_of(parts: &Parts, now: Timestamp) -> Result<Call, RequestErro
     let mut call = parts.extensions.get::<Call>().cloned().unwrap_or_default();
     let path = parts.uri.path();
     let attributes = [
-        (Call::HOST, host(parts)),
+        (Call::HOST, Some(host(parts).unwrap_or_else(|| HOST_UNKNOWN.to_owned()))),
         (Call::ROUTE, Some(route(parts.method.as_str(), path))),
         ("method", Some(parts.method.as_str().to_owned())),
         ("path", Some(path.to_owned()).filter(|path| path.len() <= VALUE_BYTES_MAX)),

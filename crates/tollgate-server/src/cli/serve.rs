@@ -84,6 +84,12 @@ pub struct ServeArguments {
     /// Where the gateway listens, if there is an upstream or the config has routes
     #[arg(help_heading = "Gateway", long, value_name = "ADDR", env = "TOLLGATE_GATEWAY", default_value = "127.0.0.1:8000", value_parser = value::address)]
     pub gateway: SocketAddr,
+    /// Where the outbound proxy listens, if the config has `outbound`; takes precedence over its `listen`
+    ///
+    /// Programs in any language send their calls to other people's APIs through it, and it keeps them within the limits
+    /// of those APIs.
+    #[arg(help_heading = "Gateway", long, value_name = "ADDR", env = "TOLLGATE_OUTBOUND", value_parser = value::address)]
+    pub outbound: Option<SocketAddr>,
     /// Listen on an address that other machines can reach, although clients need no credentials
     #[arg(help_heading = "Security", long, env = "TOLLGATE_INSECURE", value_parser = BoolishValueParser::new(), hide_short_help = true)]
     pub insecure: bool,

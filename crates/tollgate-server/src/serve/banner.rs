@@ -68,6 +68,7 @@ pub(super) fn lines(
         format!("  console {}://{}{}", access.http(), reachable(address), web_console::PATH),
     ];
     lines.extend(addresses.gateway.map(|gateway| format!("  gateway {}://{gateway}", access.http())));
+    lines.extend(addresses.outbound.map(|outbound| format!("  outbound {}://{outbound}", access.http())));
     lines.extend(notes.state.iter().map(|state| format!("  state   {state}")));
     let all = [Some(address), addresses.grpc, addresses.resp];
     let open = all.into_iter().flatten().find(|open| !open.ip().is_loopback()).unwrap_or(address);

@@ -14,6 +14,7 @@ use crate::control::ControlPlane;
 use crate::disk::plain_cause;
 use crate::gateway;
 use crate::listen::{self, ConnectionLimit, FdBudget, GatewayListener, Handshake, Stream};
+use crate::outbound::{self, OutboundPlan, OutboundProxy};
 use crate::shutdown::Stop;
 use crate::tls::{AlpnProtocol, Tls};
 use crate::{grpc, http, resp};
@@ -22,6 +23,7 @@ use crate::{grpc, http, resp};
 pub(super) struct Proxying {
     /// Without any route there is no gateway.
     pub(super) routes: Vec<RoutePlan>,
+    pub(super) outbound: Option<OutboundPlan>,
     pub(super) taking: RequestSettings,
 }
 
@@ -31,6 +33,7 @@ pub(super) struct Listeners {
     grpc: Option<TcpListener>,
     pub(super) resp: Option<TcpListener>,
     gateway: Option<TcpListener>,
+    outbound: Option<TcpListener>,
 }
 
 /// The address of each protocol.
@@ -39,6 +42,7 @@ pub(super) struct Addresses {
     pub(super) grpc: Option<SocketAddr>,
     pub(super) resp: Option<SocketAddr>,
     pub(super) gateway: Option<SocketAddr>,
+    pub(super) outbound: Option<SocketAddr>,
 }
 
 /// Listeners that are being served.
@@ -58,6 +62,7 @@ impl Listeners {
             http: listen::bind(at.http, "--http").await?,
             grpc: bound(at.grpc, "--grpc").await?,
             resp: bound(at.resp, "--resp").await?,
+            outbound: bound(at.outbound, "--outbound").await?,
             gateway: match routes.is_empty() {
                 true => None,
                 false => Some(listen::bind(at.gateway, "--gateway").await?),
@@ -72,6 +77,7 @@ impl Listeners {
     pub(super) fn addresses(&self) -> Result<Addresses, String> {
         Ok(Addresses {
             gateway: self.gateway.as_ref().map(address_of).transpose()?,
+            outbound: self.outbound.as_ref().map(address_of).transpose()?,
             http: address_of(&self.http)?,
             grpc: self.grpc.as_ref().map(address_of).transpose()?,
             resp: self.resp.as_ref().map(address_of).transpose()?,
@@ -91,11 +97,11 @@ impl Listeners {
     ) -> Result<OpenListeners, String> {
         let service = &control.service;
         let clock = service.clock();
-        let others = [self.grpc.is_some(), self.resp.is_some(), self.gateway.is_some()];
+        let others = [&self.grpc, &self.resp, &self.gateway, &self.outbound].map(Option::is_some);
         let listeners = 1 + others.into_iter().map(usize::from).sum::<usize>();
-        let gateway = match &self.gateway {
-            Some(_) => GatewayListener::Present,
-            None => GatewayListener::Absent,
+        let gateway = match (&self.gateway, &self.outbound) {
+            (None, None) => GatewayListener::Absent,
+            _ => GatewayListener::Present,
         };
         let (budget, upstreams) = FdBudget::new(listeners, gateway);
         let mut tasks = ListenerTasks { budget, tls, clock, stopped, servers: JoinSet::new() };
@@ -115,8 +121,17 @@ impl Listeners {
                 resp::connection(stream, Arc::clone(&resp), stop)
             });
         }
+        let Proxying { routes, outbound, taking } = proxying;
+        if let Some((listener, plan)) = self.outbound.zip(outbound) {
+            let proxy = Arc::new(OutboundProxy::new(plan, &upstreams)?);
+            proxy.show(&service.meter);
+            proxy.maintain(stopped);
+            let limit = tasks.budget.connection_limit();
+            tasks.open(listener, limit, AlpnProtocol::Http, move |stream, stop| {
+                outbound::connection(stream, Arc::clone(&proxy), stop)
+            });
+        }
         if let Some(listener) = self.gateway {
-            let Proxying { routes, taking } = proxying;
             let limit = tasks.budget.public_connection_limit(taking.bound());
             limit.show(&service.meter);
             let gateway = gateway::build(&routes, taking, service, &upstreams)?;

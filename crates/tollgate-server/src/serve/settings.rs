@@ -52,6 +52,8 @@ pub(super) struct ListenAddresses {
     pub(super) resp: Option<SocketAddr>,
     /// It is served if there are routes.
     pub(super) gateway: SocketAddr,
+    /// Where calls to other people's APIs are taken, if the config has `outbound`.
+    pub(super) outbound: Option<SocketAddr>,
 }
 
 /// Where traces are sent, and which share of decisions is traced, in parts per million.
@@ -67,7 +69,17 @@ impl Settings {
     /// When the arguments or the config file cannot be used.
     pub(super) fn read(arguments: &ServeArguments) -> Result<Self, String> {
         let auth = Auth::from(arguments.security.auth_token_file.as_deref())?;
+        let mut config = config::load(arguments.config.as_deref(), &arguments.trusted_proxy)?;
+        let outbound = match (&config.outbound, arguments.outbound) {
+            (None, Some(_)) => {
+                return Err(
+                    "--outbound: the config has no `outbound` with the providers to call; add it".to_owned()
+                );
+            }
+            (plan, chosen) => plan.as_ref().map(|plan| chosen.unwrap_or(plan.listen)),
+        };
         let listen = ListenAddresses {
+            outbound,
             http: arguments.http,
             grpc: arguments.grpc.address(),
             resp: arguments.resp.address(),
@@ -76,9 +88,11 @@ impl Settings {
         let has_client_ca = arguments.security.tls_client_ca.is_some();
         let is_guarded = auth.is_required() || has_client_ca;
         if !is_guarded && !arguments.insecure {
-            [Some(listen.http), listen.grpc, listen.resp].into_iter().flatten().try_for_each(is_loopback)?;
+            [Some(listen.http), listen.grpc, listen.resp, listen.outbound]
+                .into_iter()
+                .flatten()
+                .try_for_each(is_loopback)?;
         }
-        let mut config = config::load(arguments.config.as_deref(), &arguments.trusted_proxy)?;
         config.callers = arguments.callers.clone().or(config.callers);
         config.routes.extend(arguments.upstream.as_ref().map(RoutePlan::of_flag));
         let store = StoreChoice::of(&arguments.store.settings(), &config.store)?;

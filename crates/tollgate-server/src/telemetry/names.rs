@@ -199,6 +199,30 @@ pub(crate) static GATEWAY_SLOW: Metric = counter(
 );
 pub(crate) static GATEWAY_UP: Metric =
     gauge("tollgate_gateway_upstream_up", "1 for an upstream whose health checks pass, or that has none.");
+pub(crate) static OUTBOUND_CALLS: Metric =
+    counter("tollgate_outbound_calls_total", "Calls that the outbound proxy let leave for a provider.");
+pub(crate) static OUTBOUND_WAITED: Metric =
+    counter("tollgate_outbound_waited_total", "Calls among them that had to wait before they left.");
+pub(crate) static OUTBOUND_WAIT_SECONDS: Metric =
+    counter("tollgate_outbound_wait_seconds_total", "How long those calls waited together.");
+pub(crate) static OUTBOUND_REFUSED: Metric = counter(
+    "tollgate_outbound_refused_total",
+    "Calls that the outbound proxy refused, so that they never left.",
+);
+pub(crate) static OUTBOUND_THROTTLED: Metric =
+    counter("tollgate_outbound_throttled_total", "Calls that the provider refused because of a limit.");
+pub(crate) static OUTBOUND_FAILED: Metric = counter(
+    "tollgate_outbound_failed_total",
+    "Calls to which the provider answered with an error of its own.",
+);
+pub(crate) static OUTBOUND_RETRIES: Metric =
+    counter("tollgate_outbound_retries_total", "Attempts of calls after the first.");
+pub(crate) static OUTBOUND_WAITING: Metric =
+    gauge("tollgate_outbound_waiting", "Calls that wait now, at the bucket where most wait.");
+pub(crate) static OUTBOUND_IN_FLIGHT: Metric =
+    gauge("tollgate_outbound_in_flight", "Calls that are under way now, at the bucket with most of them.");
+pub(crate) static OUTBOUND_FROZEN: Metric =
+    gauge("tollgate_outbound_frozen", "Buckets of the provider to which no calls are sent now.");
 pub(crate) static WAITING: Metric =
     gauge("tollgate_waiting_requests", "Requests of the gateway that wait for their turn at a leaky bucket.");
 pub(crate) static WAITS: Metric = histogram(
@@ -249,6 +273,10 @@ pub(crate) static KILL_SWITCHES: Metric = gauge(
     "tollgate_kill_switches",
     "Kill switches that are on now; each turns a limit, or all of them, off.",
 );
+pub(crate) static UNSHARED: Metric = gauge(
+    "tollgate_operator_state_unshared",
+    "Blocks and overrides of this server that the shared store does not have yet, so that other servers do not know them.",
+);
 pub(crate) static SNAPSHOT_SINCE: Metric = gauge(
     "tollgate_snapshot_timestamp_seconds",
     "When counters were last written to disk, in seconds since 1970.",
@@ -275,7 +303,7 @@ pub(crate) static PROCESS_START: Metric =
 
 /// All metrics, in the order in which they are shown. A metric without a reporter in this process is shown without
 /// numbers.
-pub(crate) static ALL: [&Metric; 81] = [
+pub(crate) static ALL: [&Metric; 92] = [
     &BUILD,
     &DECISIONS,
     &WITHOUT_LIMIT,
@@ -332,6 +360,16 @@ pub(crate) static ALL: [&Metric; 81] = [
     &GATEWAY_UP,
     &GATEWAY_ENDED,
     &GATEWAY_SLOW,
+    &OUTBOUND_CALLS,
+    &OUTBOUND_WAITED,
+    &OUTBOUND_WAIT_SECONDS,
+    &OUTBOUND_REFUSED,
+    &OUTBOUND_THROTTLED,
+    &OUTBOUND_FAILED,
+    &OUTBOUND_RETRIES,
+    &OUTBOUND_WAITING,
+    &OUTBOUND_IN_FLIGHT,
+    &OUTBOUND_FROZEN,
     &WAITING,
     &WAITS,
     &OVERLOAD_LIMIT,
@@ -348,6 +386,7 @@ pub(crate) static ALL: [&Metric; 81] = [
     &OVERLOAD_MODE,
     &OVERLOAD_KILLED,
     &KILL_SWITCHES,
+    &UNSHARED,
     &SNAPSHOT_SINCE,
     &SNAPSHOTS,
     &FOLDED,
@@ -372,6 +411,7 @@ pub(crate) mod label {
     pub(crate) const STATE: &str = "state";
     pub(crate) const ROUTE: &str = "route";
     pub(crate) const UPSTREAM: &str = "upstream";
+    pub(crate) const PROVIDER: &str = "provider";
     pub(crate) const CONTROLLER: &str = "controller";
     pub(crate) const PRIORITY: &str = "priority";
     pub(crate) const REASON: &str = "reason";

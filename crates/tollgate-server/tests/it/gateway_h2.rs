@@ -114,7 +114,7 @@ fn h2_behind() {
     assert!(upgrade.problem(502).contains("set protocol: auto"));
 }
 
-fn acceptor(pair: &Pair, protocols: &[&str]) -> TlsAcceptor {
+pub(crate) fn acceptor(pair: &Pair, protocols: &[&str]) -> TlsAcceptor {
     let chain = CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).map(Result::unwrap).collect();
     let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap();
     let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));

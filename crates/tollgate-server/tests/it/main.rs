@@ -56,6 +56,7 @@ mod logs;
 mod metrics;
 mod migrate;
 mod operator_state;
+mod outbound;
 mod mistakes;
 mod operate;
 mod operate_tls;

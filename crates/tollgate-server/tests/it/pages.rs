@@ -1,7 +1,7 @@
 //! Output of `policy check` that pages show: each page is held to it with the real program.
 
+use crate::admin;
 use crate::guide::{Last, blocks, first, follow_blocks, shell, succeeded};
-use crate::program::Server;
 use crate::proxy::Folder;
 
 const README: &str = include_str!("../../../../README.md");
@@ -21,9 +21,11 @@ fn checked(folder: &Folder, name: &str, text: &str) -> (bool, String, String) {
 fn the_readme_is_true() {
     let (blocks, folder) = (blocks(README), Folder::new("pages-readme"));
     folder.write("policy.yaml", first(&blocks, "yaml"));
-    let server = Server::start(tollgate::policy::EXAMPLE);
+    let server = admin::server(tollgate::policy::EXAMPLE);
     follow_blocks(&blocks, &server, ("-eu", 2), |shell| {
+        let address = format!("http://{}", server.address);
         shell.current_dir(&folder.0);
+        shell.env("TOLLGATE_SERVER", address).env("TOLLGATE_ADMIN_TOKEN", admin::TOKEN);
     });
 }
 

@@ -1,0 +1,238 @@
+//! The section `outbound` of the config, and its compiled form. Compiling reports every problem at once.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::Uri;
+use serde::Deserialize;
+use tollgate_gateway::{ClientPlan, Target};
+use tollgate_outbound::Preset;
+
+use crate::time_text;
+
+/// Where the proxy listens if neither the config nor a flag says it.
+const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8090);
+/// Maximum number of providers.
+const PROVIDERS_MAX: usize = 64;
+/// Longest name of a provider, which is a label of metrics.
+const NAME_BYTES_MAX: usize = 64;
+const CONNECT: Duration = Duration::from_secs(5);
+/// A model that thinks before its first byte takes minutes.
+const RESPONSE: Duration = Duration::from_secs(600);
+/// How long a call waits that does not say it.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+/// Longest accepted wait.
+const MAX_WAIT_MAX: Duration = Duration::from_secs(3_600);
+
+/// The section as the config writes it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OutboundDocument {
+    listen: Option<String>,
+    max_wait: Option<String>,
+    providers: BTreeMap<String, ProviderDocument>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProviderDocument {
+    url: String,
+    prefix: Option<String>,
+    preset: Option<String>,
+    policy: Option<PathBuf>,
+    max_wait: Option<String>,
+    ca: Option<PathBuf>,
+    #[serde(default)]
+    timeouts: ProviderTimeouts,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProviderTimeouts {
+    connect: Option<String>,
+    response: Option<String>,
+}
+
+/// The proxy, ready to be built.
+#[derive(Clone, Debug)]
+pub(crate) struct OutboundPlan {
+    pub(crate) listen: SocketAddr,
+    pub(crate) providers: Vec<ProviderPlan>,
+}
+
+/// One API that is called.
+#[derive(Clone, Debug)]
+pub(crate) struct ProviderPlan {
+    pub(crate) name: String,
+    /// The paths of its calls begin with this, without a slash at the end.
+    pub(crate) prefix: String,
+    /// Its URL, without a path.
+    pub(crate) origin: String,
+    /// The path of its URL, without a slash at the end.
+    pub(crate) base: String,
+    pub(crate) client: ClientPlan,
+    /// How the API counts, if it is a known one.
+    pub(crate) preset: Option<Preset>,
+    /// The limits of our own, instead of those of the preset. Without either only those hold that the API reports.
+    pub(crate) policy: Option<PathBuf>,
+    pub(crate) max_wait: Duration,
+}
+
+impl OutboundDocument {
+    /// Compiles the section. Each problem begins with its field.
+    pub(crate) fn compile(self, problems: &mut Vec<String>) -> OutboundPlan {
+        let mut report = |problem: String| problems.push(format!("outbound.{problem}"));
+        let listen = self.listen.map_or(LISTEN, |text| {
+            text.parse().unwrap_or_else(|_| {
+                report(format!("listen: {text:?} is no address; accepted: one such as 127.0.0.1:8090"));
+                LISTEN
+            })
+        });
+        let max_wait = wait("max_wait", self.max_wait.as_deref(), MAX_WAIT, &mut report);
+        if self.providers.is_empty() || self.providers.len() > PROVIDERS_MAX {
+            report(format!("providers: accepted: 1 to {PROVIDERS_MAX}"));
+        }
+        let mut providers: Vec<ProviderPlan> = Vec::new();
+        for (name, document) in self.providers {
+            let mut report = |problem: String| report(format!("providers.{name}.{problem}"));
+            let Some(plan) = provider(&name, document, max_wait, &mut report) else { continue };
+            if providers.iter().any(|other| other.prefix == plan.prefix) {
+                report("prefix: it is another provider's; accepted: each prefix once".to_owned());
+            }
+            providers.push(plan);
+        }
+        // The most specific prefix is found first.
+        providers.sort_by_key(|plan| std::cmp::Reverse(plan.prefix.len()));
+        OutboundPlan { listen, providers }
+    }
+}
+
+fn provider(
+    name: &str,
+    document: ProviderDocument,
+    max_wait: Duration,
+    report: &mut impl FnMut(String),
+) -> Option<ProviderPlan> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_plain) {
+        report(format!(
+            "name: accepted: 1 to {NAME_BYTES_MAX} letters, digits, hyphens, dots and underscores"
+        ));
+    }
+    let prefix = document.prefix.unwrap_or_else(|| format!("/{name}"));
+    let prefix = prefix.strip_suffix('/').unwrap_or(&prefix).to_owned();
+    let is_path = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte);
+    if !prefix.is_empty() && (!prefix.starts_with('/') || !prefix.bytes().all(is_path)) {
+        report(format!(
+            "prefix: {prefix:?} is not accepted; accepted: a plain path such as /{name}, or / for all paths"
+        ));
+    }
+    let preset = document.preset.and_then(|name| {
+        let preset = Preset::named(&name);
+        if preset.is_none() {
+            let known = Preset::ALL.map(|preset| preset.name()).join(", ");
+            report(format!("preset: {name:?} is not known; accepted: {known}"));
+        }
+        preset
+    });
+    let max_wait = wait("max_wait", document.max_wait.as_deref(), max_wait, report);
+    let connect = wait("timeouts.connect", document.timeouts.connect.as_deref(), CONNECT, report);
+    let response = wait("timeouts.response", document.timeouts.response.as_deref(), RESPONSE, report);
+    let (origin, base, target) = match parsed_url(&document.url) {
+        Ok(parsed) => parsed,
+        Err(problem) => {
+            report(format!("url: {problem}"));
+            return None;
+        }
+    };
+    let client = ClientPlan { name: name.to_owned(), target, connect, response, ca: document.ca };
+    let (name, policy) = (name.to_owned(), document.policy);
+    Some(ProviderPlan { name, prefix, origin, base, client, preset, policy, max_wait })
+}
+
+/// The origin, the path and the target of a provider's URL.
+fn parsed_url(url: &str) -> Result<(String, String, Target), String> {
+    let accepted = "accepted: http://host:port or https://host, with or without a path";
+    let uri: Uri = url.parse().map_err(|_| format!("{url:?} is no URL; {accepted}"))?;
+    let (Some(scheme @ ("http" | "https")), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
+        return Err(format!("{url:?} is not complete; {accepted}"));
+    };
+    if uri.query().is_some() {
+        return Err(format!("{url:?} has a query; {accepted}"));
+    }
+    let origin = format!("{scheme}://{authority}");
+    let target = origin.parse()?;
+    Ok((origin, uri.path().trim_end_matches('/').to_owned(), target))
+}
+
+fn wait(field: &str, text: Option<&str>, usual: Duration, report: &mut impl FnMut(String)) -> Duration {
+    let Some(text) = text else { return usual };
+    match time_text::duration(text).map(Duration::from) {
+        Ok(wait) if !wait.is_zero() && wait <= MAX_WAIT_MAX => wait,
+        Ok(_) => {
+            report(format!("{field}: {text:?} is not accepted; accepted: more than 0s, and at most 1h"));
+            usual
+        }
+        Err(problem) => {
+            report(format!("{field}: {problem}"));
+            usual
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compiled(text: &str) -> (OutboundPlan, Vec<String>) {
+        let document: OutboundDocument = serde_saphyr::from_str(text).unwrap();
+        let mut problems = Vec::new();
+        (document.compile(&mut problems), problems)
+    }
+
+    /// What is left out has its default, and the most specific prefix comes first.
+    #[test]
+    fn a_section_is_read() {
+        let (plan, problems) = compiled(
+            "max_wait: 30s\nproviders:\n  openai: {url: https://api.openai.com, preset: openai}\n  \
+             eu: {url: 'http://127.0.0.1:9/base/', prefix: /openai/eu/, max_wait: 5s, policy: p.yaml}",
+        );
+        assert!(problems.is_empty(), "{problems:?}");
+        assert_eq!(plan.listen.to_string(), "127.0.0.1:8090");
+        let [eu, openai] = &plan.providers[..] else { panic!("{plan:?}") };
+        assert_eq!((eu.prefix.as_str(), eu.base.as_str()), ("/openai/eu", "/base"));
+        assert_eq!((eu.max_wait.as_secs(), eu.origin.as_str()), (5, "http://127.0.0.1:9"));
+        assert!(eu.preset.is_none() && openai.preset.is_some_and(|preset| preset.name() == "openai"));
+        assert_eq!((openai.prefix.as_str(), openai.base.as_str()), ("/openai", ""));
+        assert_eq!((openai.max_wait.as_secs(), openai.client.response.as_secs()), (30, 600));
+    }
+
+    /// Every problem names its field and what would be accepted.
+    #[test]
+    fn problems_are_reported_at_once() {
+        let (_, problems) = compiled(
+            "listen: here\nmax_wait: 2h\nproviders:\n  a: {url: 'ftp://x'}\n  b: {url: 'http://x?q', prefix: b}\n  \
+             c: {url: 'http://x', prefix: /d, preset: opnai, timeouts: {response: soon}}\n  d: {url: 'http://x'}\n  'e f': {url: 'http://x'}",
+        );
+        let expected = [
+            "outbound.listen: \"here\" is no address; accepted: ",
+            "outbound.max_wait: \"2h\" is not accepted; accepted: more than 0s, and at most 1h",
+            "outbound.providers.a.url: \"ftp://x\" is not complete; accepted: ",
+            "outbound.providers.b.prefix: \"b\" is not accepted; accepted: a plain path such as /b",
+            "outbound.providers.b.url: \"http://x?q\" has a query",
+            "outbound.providers.c.preset: \"opnai\" is not known; accepted: anthropic, ",
+            "outbound.providers.c.timeouts.response: not a duration; accepted: ",
+            "outbound.providers.d.prefix: it is another provider's",
+            "outbound.providers.e f.name: accepted: ",
+            "outbound.providers.e f.prefix: ",
+        ];
+        assert_eq!(problems.len(), expected.len(), "{problems:#?}");
+        for (problem, expected) in problems.iter().zip(expected) {
+            assert!(problem.starts_with(expected), "{problem}");
+        }
+        let (_, problems) = compiled("providers: {}");
+        assert_eq!(problems, ["outbound.providers: accepted: 1 to 64"]);
+    }
+}

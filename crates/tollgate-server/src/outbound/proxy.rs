@@ -1,0 +1,208 @@
+//! Finds the provider of a request, turns the request into a call, and the provider's answer into the response.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{HOST, HeaderName, LINK, LOCATION};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, Either, Full};
+use hyper::body::{Body as _, Incoming};
+use tollgate_gateway::ClientRequestBody;
+use tollgate_gateway::listen::UpstreamBudget;
+use tollgate_outbound::{BucketReport, Call, Freeze, Priority, Report};
+use tower_service::Service as _;
+
+use super::answer::{AnswerKind, OwnAnswer, SHOULD_RETRY};
+use super::document::OutboundPlan;
+use super::provider::{Provider, ProviderBody, with_model};
+use crate::shutdown::{Stop, stopped};
+use crate::telemetry::{Meter, Sample, names};
+use crate::time_text;
+
+/// How long the call may wait, how urgent it is, and what it costs.
+const MAX_WAIT: HeaderName = HeaderName::from_static("tollgate-max-wait");
+const PRIORITY: HeaderName = HeaderName::from_static("tollgate-priority");
+const COST: HeaderName = HeaderName::from_static("tollgate-cost");
+
+/// Larger bodies, and those of unknown length, are passed on as they come, and their calls are attempted once.
+const WHOLE_BYTES_MAX: u64 = 8 << 20;
+/// How often connections are closed that were idle too long.
+const TIDY_EVERY: Duration = Duration::from_secs(5);
+
+/// The body of a response.
+pub(super) type ProxyBody = Either<Full<Bytes>, ProviderBody>;
+
+/// The proxy.
+pub(crate) struct OutboundProxy {
+    providers: Vec<Provider>,
+}
+
+impl OutboundProxy {
+    /// Opens the policies of all providers, and makes ready to connect.
+    ///
+    /// # Errors
+    /// When a file that the config names cannot be used.
+    pub(crate) fn new(plan: OutboundPlan, links: &UpstreamBudget) -> Result<Self, String> {
+        let providers = plan.providers.into_iter().map(|plan| Provider::new(plan, links));
+        Ok(Self { providers: providers.collect::<Result<_, _>>()? })
+    }
+
+    /// Shows its numbers in the metrics.
+    pub(crate) fn show(self: &Arc<Self>, meter: &Meter) {
+        let proxy = Arc::clone(self);
+        meter.probe(move |_| proxy.providers.iter().flat_map(samples).collect());
+    }
+
+    /// Closes connections that were idle too long, until the server stops.
+    pub(crate) fn maintain(self: &Arc<Self>, stop: &Stop) {
+        let (proxy, mut stop) = (Arc::clone(self), stop.clone());
+        tokio::spawn(async move {
+            let mut due = tokio::time::interval(TIDY_EVERY);
+            loop {
+                tokio::select! {
+                    _ = due.tick() => proxy.providers.iter().for_each(Provider::tidy),
+                    () = stopped(&mut stop) => return,
+                }
+            }
+        });
+    }
+
+    /// Answers one request. `scheme` is how the client reaches the proxy.
+    pub(super) async fn answer(&self, request: Request<Incoming>, scheme: &str) -> Response<ProxyBody> {
+        let path = request.uri().path();
+        let found = self.providers.iter().find_map(|provider| Some((provider, provider.rest(path)?)));
+        let Some((provider, rest)) = found else {
+            return own(OwnAnswer::wrong(AnswerKind::NoProvider, self.no_provider(path)));
+        };
+        let target = target(provider, rest, request.uri().query());
+        let public = public_base(&request, scheme, provider);
+        let call = match call_of(request.headers()) {
+            Ok(call) => call,
+            Err(problem) => return own(OwnAnswer::wrong(AnswerKind::Invalid, problem)),
+        };
+        let request = match prepared(request, (target, &provider.host), call).await {
+            Ok(request) => request,
+            Err(problem) => return own(OwnAnswer::wrong(AnswerKind::Invalid, problem)),
+        };
+        match provider.service.clone().call(request).await {
+            Ok(mut response) => {
+                hand_on(&mut response, provider, public.as_deref());
+                response.map(Either::Right)
+            }
+            Err(error) => {
+                let now = provider.outbound.engine().now();
+                own(OwnAnswer::of(&error, &provider.plan.name, now))
+            }
+        }
+    }
+
+    fn no_provider(&self, path: &str) -> String {
+        let known = self.providers.iter().map(|provider| format!("{}/", provider.plan.prefix));
+        let known: Vec<String> = known.collect();
+        format!("{path}: accepted are paths that begin with {}", known.join(", "))
+    }
+}
+
+/// The number of calls by what became of them, and what waits, is under way and is frozen now.
+fn samples(provider: &Provider) -> Vec<Sample> {
+    let Report { totals, buckets } = provider.outbound.report();
+    // A call may wait for several buckets, so their numbers do not add up.
+    let most = |count: fn(&BucketReport) -> u64| buckets.iter().map(count).max().unwrap_or(0);
+    let numbers = [
+        (&names::OUTBOUND_CALLS, totals.calls),
+        (&names::OUTBOUND_WAITED, totals.waited),
+        (&names::OUTBOUND_WAIT_SECONDS, totals.waited_for.as_micros() / 1_000_000),
+        (&names::OUTBOUND_REFUSED, totals.refused),
+        (&names::OUTBOUND_THROTTLED, totals.throttled),
+        (&names::OUTBOUND_FAILED, totals.failed),
+        (&names::OUTBOUND_RETRIES, totals.retries),
+        (&names::OUTBOUND_WAITING, most(|bucket| bucket.waiting as u64)),
+        (&names::OUTBOUND_IN_FLIGHT, most(|bucket| bucket.in_flight)),
+        (&names::OUTBOUND_FROZEN, buckets.iter().filter(|bucket| bucket.frozen.is_some()).count() as u64),
+    ];
+    let label = Some((names::label::PROVIDER, provider.label));
+    numbers.map(|(metric, value)| Sample { metric, label, value }).into()
+}
+
+fn own(answer: OwnAnswer<'_>) -> Response<ProxyBody> {
+    answer.into_response().map(Either::Left)
+}
+
+/// The path and query at the provider.
+fn target(provider: &Provider, rest: &str, query: Option<&str>) -> String {
+    let (base, query) = (&provider.plan.base, query.map(|query| format!("?{query}")));
+    let rest = if base.is_empty() && rest.is_empty() { "/" } else { rest };
+    format!("{base}{rest}{}", query.unwrap_or_default())
+}
+
+/// The URL by which the client calls this provider, if the request names its host.
+fn public_base(request: &Request<Incoming>, scheme: &str, provider: &Provider) -> Option<String> {
+    let host = request.headers().get(HOST)?.to_str().ok()?;
+    Some(format!("{scheme}://{host}{}/", provider.plan.prefix))
+}
+
+/// What the fields of a request say about its call.
+fn call_of(headers: &HeaderMap) -> Result<Call, String> {
+    let text = |name: &HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    let mut call = Call::new();
+    if let Some(wait) = text(&MAX_WAIT) {
+        let duration = time_text::duration(wait).map(Duration::from);
+        call = call.max_wait(duration.map_err(|problem| format!("{MAX_WAIT}: {problem}"))?);
+    }
+    if let Some(priority) = text(&PRIORITY) {
+        call = call.priority(match priority {
+            "interactive" => Priority::Interactive,
+            "normal" => Priority::Normal,
+            "batch" => Priority::Batch,
+            _ => return Err(format!("{PRIORITY}: accepted: interactive, normal or batch")),
+        });
+    }
+    if let Some(cost) = text(&COST) {
+        let cost = cost.parse().map_err(|_| format!("{COST}: accepted: a whole number of 0 and more"))?;
+        call = call.cost(cost).map_err(|problem| format!("{COST}: {problem}"))?;
+    }
+    Ok(call)
+}
+
+/// The request as the provider gets it. A body of moderate size is read as a whole, so that it can be sent again.
+async fn prepared(
+    request: Request<Incoming>,
+    (target, host): (String, &HeaderValue),
+    call: Call,
+) -> Result<Request<ClientRequestBody>, String> {
+    let (mut parts, body) = request.into_parts();
+    parts.headers.insert(HOST, host.clone());
+    parts.uri = Uri::try_from(target).map_err(|_| "the path is not one that can be sent on".to_owned())?;
+    for name in [&MAX_WAIT, &PRIORITY, &COST] {
+        parts.headers.remove(name);
+    }
+    let body = match body.size_hint().exact() {
+        Some(length) if length <= WHOLE_BYTES_MAX => {
+            let read = body.collect().await.map_err(|error| format!("the body did not arrive: {error}"))?;
+            ClientRequestBody::Whole(read.to_bytes())
+        }
+        _ => ClientRequestBody::Stream(body),
+    };
+    parts.extensions.insert(with_model(call, &body));
+    Ok(Request::from_parts(parts, body))
+}
+
+/// Prepares a provider's answer for the client: links that lead to the provider lead through the proxy, and a refusal that
+/// outlasts the wait is not tried again.
+fn hand_on(response: &mut Response<ProviderBody>, provider: &Provider, public: Option<&str>) {
+    let status = response.status();
+    let is_frozen = response.extensions().get::<Freeze>().is_some();
+    let headers = response.headers_mut();
+    if status == StatusCode::TOO_MANY_REQUESTS && is_frozen {
+        headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
+    }
+    let Some(public) = public else { return };
+    let theirs = format!("{}{}/", provider.plan.origin, provider.plan.base);
+    for name in [LINK, LOCATION] {
+        let Some(value) = headers.get(&name).and_then(|value| value.to_str().ok()) else { continue };
+        if let Ok(ours) = HeaderValue::try_from(value.replace(&theirs, public)) {
+            headers.insert(name, ours);
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The outbound proxy in front of a real service: what it sends on, what it holds back, and what it answers itself. Its guide,
+//! `docs/outbound-proxy.md`, is run.
+
+use std::io::{BufReader, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use hyper::Version;
+use serde_json::Value;
+use tollgate_testkit::until;
+
+use crate::gateway_h2::acceptor;
+use crate::gateway_upstream::{OPEN, Upstream};
+use crate::guide::{Last, blocks, first, shell, succeeded};
+use crate::pki::TestCa;
+use crate::program::{Server, run, stderr, tollgate};
+use crate::proxy::{Folder, free_port};
+use crate::raw_http::Response;
+
+const GUIDE: &str = include_str!("../../../../docs/outbound-proxy.md");
+
+/// A server with an outbound proxy.
+struct Outbound {
+    server: Server,
+    address: String,
+    folder: Folder,
+}
+
+impl Outbound {
+    /// With the section `outbound`, in which `@` stands for the folder of the policies.
+    fn start(name: &str, section: &str, policies: &[(&str, &str)]) -> Self {
+        let folder = Folder::new(name);
+        for (name, policy) in policies {
+            folder.write(name, policy);
+        }
+        let section = section.replace('@', &folder.0.display().to_string());
+        let config = folder.write("config.yaml", &section).display().to_string();
+        let arguments = ["serve", "--http", "127.0.0.1:0", "--outbound", "127.0.0.1:0", "--config", &config];
+        let server = Server::spawn(tollgate(&[&arguments[..], &["--policy", "-"]].concat()), OPEN);
+        let shown = server.banner.lines().find_map(|line| line.trim().strip_prefix("outbound http://"));
+        let address = shown.unwrap_or_else(|| panic!("no outbound proxy in {}", server.banner)).to_owned();
+        Self { server, address, folder }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    }
+
+    fn send(&self, method: &str, path: &str, fields: &str, body: &str) -> Response {
+        let (address, length) = (&self.address, body.len());
+        let mut stream = self.connect();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {length}\r\n{fields}\r\n"
+        );
+        stream.write_all((head + body).as_bytes()).unwrap();
+        Response::read(&mut BufReader::new(&stream))
+    }
+
+    fn get(&self, path: &str, fields: &str) -> Response {
+        self.send("GET", path, fields, "")
+    }
+
+    /// The sum of a metric over all providers.
+    fn metric(&self, name: &str) -> u64 {
+        let page = self.server.metrics();
+        let lines = page.lines().filter(|line| line.starts_with(&format!("tollgate_outbound_{name}{{")));
+        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+    }
+}
+
+fn json(response: &Response) -> Value {
+    serde_json::from_slice(&response.body).unwrap()
+}
+
+/// The commands of the guide answer what it shows.
+#[test]
+fn the_guide_is_true() {
+    let (blocks, upstream) = (blocks(GUIDE), Upstream::start());
+    let here = format!("http://{}", upstream.address);
+    let section = first(&blocks, "yaml config")
+        .replace("https://api.openai.com", &here)
+        .replace("https://api.github.com", &here)
+        .replace("policy: ", "policy: @/");
+    let outbound =
+        Outbound::start("outbound-guide", &section, &[("github.yaml", first(&blocks, "yaml policy"))]);
+    assert!(first(&blocks, "sh serve").contains("tollgate serve --config config.yaml"));
+    let mut last = Last::default();
+    for (language, block) in &blocks {
+        if *language == "sh" {
+            let commands = block.replace("127.0.0.1:8090", &outbound.address);
+            last.ran(block, succeeded(shell(&format!("set -eu\n{commands}"))).0);
+        } else {
+            last.compare(language, block);
+        }
+    }
+    assert_eq!(last.compared, 2);
+    assert!(outbound.metric("waited_total") >= 5 && outbound.metric("refused_total") == 1);
+}
+
+/// The path loses its prefix and gets the base of the URL; the API sees its own host, the body and the credential, and neither the
+/// fields for the proxy nor those of the connection. A link of the API leads through the proxy.
+#[test]
+fn a_call_arrives_as_if_it_was_sent_directly() {
+    let upstream = Upstream::start();
+    let section = format!(
+        "outbound: {{providers: {{api: {{url: 'http://{}/echo', prefix: /a/b}}}}}}",
+        upstream.address
+    );
+    let outbound = Outbound::start("outbound-arrives", &section, &[]);
+    let fields = "Authorization: Bearer k\r\nTollgate-Max-Wait: 5s\r\nTollgate-Priority: batch\r\nTollgate-Cost: 2\r\n\
+                  Connection: x-hop\r\nX-Hop: 1\r\nX-Kept: 1\r\nX-Under_score: 1\r\n";
+    let response = outbound.send("POST", "/a/b/c%2Fd//e?q=1&q=2", fields, "hello");
+    assert_eq!((response.status, response.body.as_slice()), (200, b"hello".as_slice()));
+    let seen = upstream.only();
+    assert_eq!(seen.line, "POST /echo/c%2Fd//e?q=1&q=2");
+    assert_eq!(seen.header("host"), upstream.address.to_string());
+    assert_eq!(
+        (seen.header("authorization").as_str(), seen.header("content-length").as_str()),
+        ("Bearer k", "5")
+    );
+    assert_eq!((seen.header("x-kept").as_str(), seen.header("x-under_score").as_str()), ("1", "1"));
+    let gone = [
+        "tollgate-max-wait",
+        "tollgate-priority",
+        "tollgate-cost",
+        "x-hop",
+        "connection",
+        "x-forwarded-for",
+        "via",
+    ];
+    for name in gone {
+        assert_eq!(seen.header(name), "", "{name}");
+    }
+}
+
+/// A large body, and one of unknown length, pass as they come.
+#[test]
+fn large_bodies_pass() {
+    let upstream = Upstream::start();
+    let section = format!("outbound: {{providers: {{api: {{url: 'http://{}'}}}}}}", upstream.address);
+    let outbound = Outbound::start("outbound-large", &section, &[]);
+    let body = "x".repeat(9 << 20);
+    assert_eq!(outbound.send("POST", "/api/whole", "", &body).body, b"hello");
+    let mut stream = outbound.connect();
+    let head = format!(
+        "POST /api/trail HTTP/1.1\r\nHost: {}\r\nTransfer-Encoding: chunked\r\n\r\n",
+        outbound.address
+    );
+    stream.write_all((head + "3\r\nabc\r\n").as_bytes()).unwrap();
+    stream.write_all(b"2\r\nde\r\n0\r\n\r\n").unwrap();
+    assert_eq!(Response::read(&mut BufReader::new(&stream)).body, b"abcde|");
+    assert_eq!(outbound.get("/api/big/3", "").body.len(), 3 << 20);
+}
+
+/// Each answer of the proxy itself has its status, its type and a message, and is not to be retried.
+#[test]
+fn answers_of_its_own_are_typed() {
+    let upstream = Upstream::start();
+    let section = format!(
+        "outbound:\n  providers:\n    api: {{url: 'http://{0}', policy: '@/policy.yaml'}}\n    gone: {{url: 'http://127.0.0.1:{1}'}}\n    \
+         slow: {{url: 'http://{0}', timeouts: {{response: 300ms}}}}\n",
+        upstream.address,
+        free_port()
+    );
+    let policy = "limits: [{name: forbidden, when: {model: m-2}, rate: deny}, \
+                  {name: few, by: [route], rate: 2/h, burst: 2}]";
+    let outbound = Outbound::start("outbound-typed", &section, &[("policy.yaml", policy)]);
+    let assert_own = |response: &Response, status: u16, code: &str, kind: &str| {
+        let answer = json(response);
+        assert_eq!(
+            (response.status, answer["status"].as_u64()),
+            (status, Some(u64::from(status))),
+            "{answer}"
+        );
+        assert_eq!(answer["type"], format!("urn:tollgate:problem:{code}"), "{answer}");
+        assert_eq!((&answer["error"]["code"], &answer["error"]["type"]), (&code.into(), &kind.into()));
+        assert!(!answer["message"].as_str().unwrap().is_empty());
+        assert_eq!(response.header("x-should-retry"), Some("false"));
+        assert_eq!(response.header("content-type"), Some("application/json"));
+    };
+    assert_own(&outbound.get("/other/x", ""), 404, "no-provider", "invalid_request_error");
+    assert_own(&outbound.get("/apix", ""), 404, "no-provider", "invalid_request_error");
+    let wrong = ["Tollgate-Max-Wait: soon", "Tollgate-Priority: high", "Tollgate-Cost: much"];
+    for field in wrong {
+        let response = outbound.get("/api/x", &format!("{field}\r\n"));
+        assert_own(&response, 400, "invalid-request", "invalid_request_error");
+    }
+    assert_own(&outbound.get("/gone/x", ""), 502, "call-failed", "api_error");
+    assert_own(&outbound.send("POST", "/slow/hang", "", "{}"), 504, "call-unanswered", "api_error");
+    assert_eq!(upstream.seen().len(), 1, "a POST without an answer is not sent again");
+    let refused = outbound.send("POST", "/api/x", "", r#"{"model": "m-2"}"#);
+    assert_own(&refused, 403, "denied-by-policy", "permission_error");
+    let costly = outbound.get("/api/x", "Tollgate-Cost: 3\r\n");
+    assert_own(&costly, 400, "cost-exceeds-capacity", "invalid_request_error");
+    assert_eq!(upstream.seen().len(), 0, "none of these left");
+    for _ in 0..2 {
+        assert_eq!(outbound.get("/api/x", "").status, 200);
+    }
+    let late = outbound.get("/api/x", "");
+    assert_own(&late, 429, "call-too-late", "rate_limit_error");
+    let answer = json(&late);
+    assert_eq!((&answer["bucket"], &answer["numbers"]), (&"few".into(), &"policy".into()), "{answer}");
+    let (millis, seconds) = (answer["retry_after_ms"].as_u64().unwrap(), late.header("retry-after").unwrap());
+    assert!(millis > 1_700_000 && seconds.parse::<u64>().unwrap() == millis.div_ceil(1_000), "{answer}");
+    assert!(answer["until"].as_str().unwrap().ends_with('Z'), "{answer}");
+    assert_eq!(upstream.seen().len(), 2);
+}
+
+/// A client that leaves takes its call out of the queue: it is not sent, and the next one does not wait for it.
+#[test]
+fn a_client_that_leaves_is_not_waited_for() {
+    let upstream = Upstream::start();
+    let section = format!(
+        "outbound: {{providers: {{api: {{url: 'http://{}', policy: '@/policy.yaml'}}}}}}",
+        upstream.address
+    );
+    let policy = "limits: [{name: one, by: [host], concurrency: 1, permit_ttl: 60s}]";
+    let outbound = Outbound::start("outbound-leaves", &section, &[("policy.yaml", policy)]);
+    let begun = |path: &str| {
+        let mut stream = outbound.connect();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).unwrap();
+        stream
+    };
+    let holding = begun("/api/hang");
+    until("the first call", || (upstream.count() == 1).then_some(()));
+    let waiting = begun("/api/left");
+    until("the second one to wait", || (outbound.metric("waiting") == 1).then_some(()));
+    drop(waiting);
+    until("it to leave", || (outbound.metric("waiting") == 0).then_some(()));
+    drop(holding);
+    assert_eq!(outbound.get("/api/last", "").status, 200);
+    let lines: Vec<String> = upstream.seen().into_iter().map(|seen| seen.line).collect();
+    assert_eq!(lines, ["GET /hang", "GET /last"]);
+}
+
+/// An API over TLS is called in the protocol that was agreed on, if its certificate is known.
+#[test]
+fn an_api_over_tls_is_called() {
+    let authority = TestCa::new("test");
+    let pair = authority.server();
+    for (protocol, version) in [("h2", Version::HTTP_2), ("http/1.1", Version::HTTP_11)] {
+        let upstream = Upstream::start_with(Some(acceptor(&pair, &[protocol])));
+        let section = format!(
+            "outbound: {{providers: {{api: {{url: 'https://{0}', ca: '@/ca.pem'}}, strange: {{url: 'https://{0}'}}}}}}",
+            upstream.address
+        );
+        let outbound = Outbound::start("outbound-tls", &section, &[("ca.pem", &authority.pem)]);
+        assert_eq!(outbound.send("POST", "/api/echo", "", "hello").body, b"hello");
+        assert_eq!(upstream.only().version, version);
+        assert_eq!(outbound.get("/strange/echo", "").status, 502);
+        assert!(outbound.folder.0.join("ca.pem").exists());
+    }
+}
+
+/// What cannot be served stops the start, with the field and what would be accepted.
+#[test]
+fn a_wrong_config_stops_the_start() {
+    let folder = Folder::new("outbound-wrong");
+    let report = |text: &str, more: &[&str]| {
+        let config = folder.write("config.yaml", text).display().to_string();
+        stderr(&run(&[&["serve", "--http", "127.0.0.1:0", "--config", &config], more].concat(), b""))
+    };
+    let section = "outbound: {providers: {a: {url: 'http://127.0.0.1:9', policy: none.yaml}}}";
+    assert!(report(section, &["--outbound", "127.0.0.1:0"]).contains("outbound.providers.a: policy: "));
+    assert!(
+        report("{}", &["--outbound", "127.0.0.1:0"]).contains("--outbound: the config has no `outbound`")
+    );
+    let section = "outbound: {providers: {a: {url: 'http://127.0.0.1:9'}}}";
+    assert!(report(section, &["--outbound", "0.0.0.0:0"]).contains("add --insecure"));
+    assert!(report("outbound: {providers: {a: {url: ftp}}}", &[]).contains("outbound.providers.a.url: "));
+}

@@ -1,0 +1,8 @@
+//! The README is true.
+
+use tollgate_testkit::example;
+
+#[test]
+fn readme_is_true() {
+    example::follow_program(env!("CARGO_BIN_EXE_example-outbound-hyper"), env!("CARGO_MANIFEST_DIR"));
+}

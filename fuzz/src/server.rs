@@ -1,7 +1,7 @@
 //! The bodies of the fuzz targets of the server, as plain functions, so that a test on stable runs them too. No part of the fuzz
 //! crate, which the tests of the core include: the targets and the server's tests include this file.
 
-use tollgate_server::fuzzing::{CommandArguments, commands, framed, held, path, question, replies};
+use tollgate_server::fuzzing::{CommandArguments, check_request, commands, framed, held, path, replies};
 
 /// No bytes make the reader of framing panic, and as many of them pass wherever they are cut.
 pub(crate) fn gateway_framing(bytes: &[u8]) {
@@ -70,7 +70,7 @@ fn reply(bytes: &[u8], depth: usize) -> Option<&[u8]> {
 /// No bytes make the reader of questions panic. What it takes for a question, somebody else's parser takes for the same one; what
 /// it refuses is refused with words, and bytes behind a question are never passed over.
 pub(crate) fn http_question(bytes: &[u8]) {
-    match question(bytes) {
+    match check_request(bytes) {
         Ok((attributes, cost)) => {
             let read: serde_json::Value = serde_json::from_slice(bytes).expect("a question is JSON");
             let given = read["attributes"].as_object().expect("attributes are an object");

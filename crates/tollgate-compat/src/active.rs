@@ -70,7 +70,7 @@ impl ActiveConfig {
     /// Answers a validated question of Envoy's.
     pub async fn answer<S: Store>(
         &self,
-        question: &RlsRequest,
+        rls_request: &RlsRequest,
         engine: &Engine<S>,
         options: &Options,
         now: Timestamp,
@@ -78,10 +78,10 @@ impl ActiveConfig {
         let counters = self.counters(engine);
         match &*self.rules {
             CompatConfig::Envoy(config) => {
-                envoy::answer::answer(config, question, &counters, options, now).await
+                envoy::answer::answer(config, rls_request, &counters, options, now).await
             }
             CompatConfig::Limitador(config) => {
-                limitador::answer::answer(config, question, &counters, &self.ledger, options, now).await
+                limitador::answer::answer(config, rls_request, &counters, &self.ledger, options, now).await
             }
         }
     }

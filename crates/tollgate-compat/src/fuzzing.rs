@@ -22,10 +22,10 @@ pub fn limitador_file(bytes: &[u8]) {
 
 /// The answer of a small configuration to a question that its protocol accepts.
 #[must_use]
-pub fn answer(question: &RlsRequest) -> Option<Answer> {
+pub fn answer(rls_request: &RlsRequest) -> Option<Answer> {
     let source = Source { name: "f".to_owned(), bytes: PLAIN.to_vec() };
     let (rules, _) = CompatConfig::compile(Format::Envoy, &[source]).ok()?;
-    answers(rules, std::slice::from_ref(question)).pop()
+    answers(rules, std::slice::from_ref(rls_request)).pop()
 }
 
 fn file(format: Format, bytes: &[u8]) {
@@ -64,9 +64,9 @@ fn answers(rules: CompatConfig, questions: &[RlsRequest]) -> Vec<Answer> {
         .secret(Secret::repeatable(1))
         .build();
     let Ok(active) = ActiveConfig::new(rules, &engine, None, NOW) else { return Vec::new() };
-    let answer = |question: &RlsRequest| {
-        let answer = poll_once(active.answer(question, &engine, &Options::default(), NOW)).answer;
-        assert_eq!(answer.statuses.len(), question.descriptors.len(), "one status for each descriptor");
+    let answer = |rls_request: &RlsRequest| {
+        let answer = poll_once(active.answer(rls_request, &engine, &Options::default(), NOW)).answer;
+        assert_eq!(answer.statuses.len(), rls_request.descriptors.len(), "one status for each descriptor");
         answer
     };
     questions.iter().map(answer).collect()

@@ -44,8 +44,8 @@ impl Bench {
         Self { engine, active, options: Options::default(), now }
     }
 
-    pub(crate) fn ask(&self, question: &RlsRequest) -> Answer {
-        poll_once(self.active.answer(question, &self.engine, &self.options, self.now)).answer
+    pub(crate) fn ask(&self, rls_request: &RlsRequest) -> Answer {
+        poll_once(self.active.answer(rls_request, &self.engine, &self.options, self.now)).answer
     }
 }
 
@@ -84,30 +84,30 @@ fn compare(bench: &Bench, name: &str, case: &str) -> usize {
         Some((times, rest)) if times.parse::<usize>().is_ok() => (times.parse().unwrap(), rest),
         _ => (1, asked),
     };
-    let question = question(asked, bench.active.rules.domains()[0]);
+    let rls_request = rls_request(asked, bench.active.rules.domains()[0]);
     for _ in 0..times {
-        let answer = bench.ask(&question);
+        let answer = bench.ask(&rls_request);
         let actual = shown(&answer, expected);
         assert_eq!(actual, expected, "{name}: {case}\n{answer:?}");
     }
     times
 }
 
-fn question(text: &str, domain: &str) -> RlsRequest {
-    let mut question = RlsRequest { domain: domain.to_owned(), ..RlsRequest::default() };
+fn rls_request(text: &str, domain: &str) -> RlsRequest {
+    let mut rls_request = RlsRequest { domain: domain.to_owned(), ..RlsRequest::default() };
     let mut text = text.trim();
     while let Some((word, rest)) = text.split_once(' ') {
         if let Some(domain) = word.strip_prefix("domain:") {
-            question.domain = domain.to_owned();
+            rls_request.domain = domain.to_owned();
         } else if let Some(hits) = word.strip_prefix("hits:") {
-            question.hits_addend = hits.parse().unwrap();
+            rls_request.hits_addend = hits.parse().unwrap();
         } else {
             break;
         }
         text = rest;
     }
-    question.descriptors = text.split(" ; ").map(descriptor).collect();
-    question
+    rls_request.descriptors = text.split(" ; ").map(descriptor).collect();
+    rls_request
 }
 
 fn descriptor(text: &str) -> Descriptor {

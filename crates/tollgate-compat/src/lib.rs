@@ -61,4 +61,4 @@ pub use active::ActiveConfig;
 pub use config::{CompatConfig, guard, is_guard};
 pub use convert::Conversion;
 pub use format::{Format, Source};
-pub use rule::{Answered, BROUGHT, Numbered, Options, Rule};
+pub use rule::{Answered, Numbered, Options, REQUEST_LIMIT, Rule};

@@ -51,9 +51,9 @@ pub struct CheckedLimit {
 
 impl Checked {
     /// Builds the answer to a plain request from the answer to the question that it was turned into.
-    pub fn new(question: &RlsRequest, answer: Answer) -> Self {
+    pub fn new(rls_request: &RlsRequest, answer: Answer) -> Self {
         let is_allowed = answer.overall == Code::Ok;
-        let limits = answer.statuses.iter().filter_map(|status| limit(question, status)).collect();
+        let limits = answer.statuses.iter().filter_map(|status| limit(rls_request, status)).collect();
         let retry_after_ms = answer.retry_after().map(Ticks::ceil_millis).filter(|_| !is_allowed);
         let mut headers: serde_json::Map<_, _> =
             answer.headers.into_iter().map(|(name, value)| (name, value.into())).collect();
@@ -61,7 +61,8 @@ impl Checked {
             headers.insert("Retry-After".to_owned(), wait.div_ceil(1_000).to_string().into());
         }
         let verdict = if is_allowed { "allow" } else { "deny" };
-        let refusal = answer.refusal.or_else(|| refusal(question, &answer.statuses)).filter(|_| !is_allowed);
+        let refusal =
+            answer.refusal.or_else(|| refusal(rls_request, &answer.statuses)).filter(|_| !is_allowed);
         let (cause, reason, detail) = match refusal {
             Some(Refusal { cause, reason, detail }) => (Some(cause), Some(reason), detail),
             None => (None, None, None),
@@ -75,7 +76,7 @@ impl ActiveConfig {
     ///
     /// # Errors
     /// When it names no domain, and the configuration does not have exactly one.
-    pub fn question(&self, request: &CheckRequest<'_>) -> Result<RlsRequest, Unanswerable> {
+    pub fn rls_request(&self, request: &CheckRequest<'_>) -> Result<RlsRequest, Unanswerable> {
         let domains = self.rules.domains();
         let mut given = None;
         let mut entries = Vec::new();
@@ -105,7 +106,7 @@ impl ActiveConfig {
 }
 
 /// The rule that refuses the request for longest, and what it admits.
-fn refusal(question: &RlsRequest, statuses: &[Status]) -> Option<Refusal> {
+fn refusal(rls_request: &RlsRequest, statuses: &[Status]) -> Option<Refusal> {
     let refusing = statuses.iter().filter(|status| status.code == Code::OverLimit);
     let (status, current) = refusing
         .filter_map(|status| Some((status, status.current_limit.as_ref()?)))
@@ -119,20 +120,20 @@ fn refusal(question: &RlsRequest, statuses: &[Status]) -> Option<Refusal> {
     if status.source == Source::Overflow {
         reason.push_str("; memory is full, so this key shares a counter with other new keys");
     }
-    Some(Refusal { cause: name(question, current), reason, detail: None })
+    Some(Refusal { cause: name(rls_request, current), reason, detail: None })
 }
 
 /// The name of a rule; without one, its domain.
-fn name(question: &RlsRequest, current: &CurrentLimit) -> String {
-    if current.name.is_empty() { question.domain.clone() } else { current.name.clone() }
+fn name(rls_request: &RlsRequest, current: &CurrentLimit) -> String {
+    if current.name.is_empty() { rls_request.domain.clone() } else { current.name.clone() }
 }
 
-fn limit(question: &RlsRequest, status: &Status) -> Option<CheckedLimit> {
+fn limit(rls_request: &RlsRequest, status: &Status) -> Option<CheckedLimit> {
     let current = status.current_limit.as_ref()?;
     let reset_after_ms = status.until_reset.map_or(0, Ticks::ceil_millis);
     let is_allowed = status.code == Code::Ok;
     Some(CheckedLimit {
-        name: name(question, current),
+        name: name(rls_request, current),
         allowed: is_allowed,
         limit: u64::from(current.requests_per_unit),
         remaining: u64::from(status.limit_remaining),

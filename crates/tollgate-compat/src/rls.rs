@@ -100,8 +100,8 @@ pub struct Descriptor {
 
 impl Descriptor {
     /// Its cost, as part of this request.
-    pub fn hits(&self, question: &RlsRequest) -> u64 {
-        self.hits_addend.unwrap_or(u64::from(question.hits_addend.max(1)))
+    pub fn hits(&self, rls_request: &RlsRequest) -> u64 {
+        self.hits_addend.unwrap_or(u64::from(rls_request.hits_addend.max(1)))
     }
 
     /// Its entries as attributes.

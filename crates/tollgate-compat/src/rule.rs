@@ -5,7 +5,7 @@ use tollgate::Source;
 use crate::rls::Answer;
 
 /// The name in metrics of limits that requests carry.
-pub const BROUGHT: &str = "(request)";
+pub const REQUEST_LIMIT: &str = "(request)";
 
 /// Options for answers that are not in the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

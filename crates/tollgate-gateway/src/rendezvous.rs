@@ -8,7 +8,7 @@ use crate::random;
 #[derive(Debug)]
 pub(crate) struct UpstreamWeight {
     /// One number for each unit of weight.
-    draws: Vec<u64>,
+    seeds: Vec<u64>,
 }
 
 impl UpstreamWeight {
@@ -16,19 +16,19 @@ impl UpstreamWeight {
     pub(crate) fn new(name: &str, weight: u32) -> Self {
         let seed = hash(name.as_bytes());
         Self {
-            draws: (0..u64::from(weight))
+            seeds: (0..u64::from(weight))
                 .map(|unit| random::scrambled(seed ^ random::scrambled(unit)))
                 .collect(),
         }
     }
 
     fn weight(&self) -> u64 {
-        u64::try_from(self.draws.len()).unwrap_or(u64::MAX)
+        u64::try_from(self.seeds.len()).unwrap_or(u64::MAX)
     }
 
     /// The highest of its numbers for a key.
-    fn draw(&self, key: u64) -> u64 {
-        self.draws.iter().map(|draw| random::scrambled(draw ^ key)).max().unwrap_or(0)
+    fn hash_of(&self, key: u64) -> u64 {
+        self.seeds.iter().map(|hash_of| random::scrambled(hash_of ^ key)).max().unwrap_or(0)
     }
 }
 
@@ -47,16 +47,16 @@ pub(crate) fn of_key<'s>(
     key: u64,
     shares: impl Iterator<Item = (usize, &'s UpstreamWeight)>,
 ) -> Option<usize> {
-    shares.max_by_key(|(_, share)| share.draw(key)).map(|(place, _)| place)
+    shares.max_by_key(|(_, share)| share.hash_of(key)).map(|(index, _)| index)
 }
 
 /// The index of a random share, by weight.
 pub(crate) fn any<'s>(shares: impl Iterator<Item = (usize, &'s UpstreamWeight)> + Clone) -> Option<usize> {
     let total: u64 = shares.clone().map(|(_, share)| share.weight()).sum();
     let mut drawn = random::next().checked_rem(total)?;
-    shares.into_iter().find_map(|(place, share)| {
+    shares.into_iter().find_map(|(index, share)| {
         if drawn < share.weight() {
-            return Some(place);
+            return Some(index);
         }
         drawn -= share.weight();
         None
@@ -70,20 +70,20 @@ mod tests {
     const KEYS: u64 = 20_000;
 
     fn shares(weights: &[u32]) -> Vec<UpstreamWeight> {
-        let name = |place| format!("http://10.0.0.{place}:3000");
-        weights.iter().enumerate().map(|(place, weight)| UpstreamWeight::new(&name(place), *weight)).collect()
+        let name = |index| format!("http://10.0.0.{index}:3000");
+        weights.iter().enumerate().map(|(index, weight)| UpstreamWeight::new(&name(index), *weight)).collect()
     }
 
     fn chosen(shares: &[UpstreamWeight], lost: Option<usize>) -> Vec<usize> {
         let keys = (0..KEYS).map(|key| hash(format!("client-{key}").as_bytes()));
         keys.map(|key| {
-            of_key(key, shares.iter().enumerate().filter(|(place, _)| Some(*place) != lost)).unwrap()
+            of_key(key, shares.iter().enumerate().filter(|(index, _)| Some(*index) != lost)).unwrap()
         })
         .collect()
     }
 
-    fn per_cent(chosen: &[usize], place: usize) -> u64 {
-        chosen.iter().filter(|chosen| **chosen == place).count() as u64 * 100 / KEYS
+    fn per_cent(chosen: &[usize], index: usize) -> u64 {
+        chosen.iter().filter(|chosen| **chosen == index).count() as u64 * 100 / KEYS
     }
 
     /// A lost upstream moves only its own keys, evenly to the others. When it returns, it has exactly its own.
@@ -91,16 +91,16 @@ mod tests {
     fn a_lost_upstream_moves_only_its_keys() {
         let shares = shares(&[1, 1, 1, 1, 1]);
         let before = chosen(&shares, None);
-        assert!((0..5).all(|place| (18..=22).contains(&per_cent(&before, place))));
+        assert!((0..5).all(|index| (18..=22).contains(&per_cent(&before, index))));
         for lost in 0..5 {
             let without = chosen(&shares, Some(lost));
             let moved = before.iter().zip(&without).filter(|(old, new)| old != new);
             assert!(moved.clone().all(|(old, _)| *old == lost));
-            assert_eq!(moved.count(), before.iter().filter(|place| **place == lost).count());
+            assert_eq!(moved.count(), before.iter().filter(|index| **index == lost).count());
             assert!(
                 (0..5)
-                    .filter(|place| *place != lost)
-                    .all(|place| (22..=28).contains(&per_cent(&without, place)))
+                    .filter(|index| *index != lost)
+                    .all(|index| (22..=28).contains(&per_cent(&without, index)))
             );
         }
         assert_eq!(chosen(&shares, None), before);
@@ -120,11 +120,11 @@ mod tests {
         let sticky = chosen(&shares, None);
         let free: Vec<usize> = (0..KEYS).map(|_| any(shares.iter().enumerate()).unwrap()).collect();
         for chosen in [sticky, free] {
-            for (place, (least, most)) in [(8, 12), (18, 22), (67, 73)].into_iter().enumerate() {
+            for (index, (least, most)) in [(8, 12), (18, 22), (67, 73)].into_iter().enumerate() {
                 assert!(
-                    (least..=most).contains(&per_cent(&chosen, place)),
-                    "{place}: {}",
-                    per_cent(&chosen, place)
+                    (least..=most).contains(&per_cent(&chosen, index)),
+                    "{index}: {}",
+                    per_cent(&chosen, index)
                 );
             }
         }

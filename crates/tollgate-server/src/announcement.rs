@@ -23,7 +23,7 @@ const RUNTIME_VARIABLE: &str = "XDG_RUNTIME_DIR";
 const FILE_BYTES_MAX: u64 = 16 << 10;
 const FILES_MAX: usize = 1_000;
 
-/// What a running server says about itself.
+/// The announcement of a running server.
 #[derive(Clone, Deserialize, Serialize)]
 pub(crate) struct Announcement {
     /// The id of its process.

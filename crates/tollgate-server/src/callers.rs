@@ -43,7 +43,7 @@ pub(crate) struct CallersFile {
     path: PathBuf,
     /// Attributes that the config reads from requests. A caller cannot define them as well.
     mapped: Vec<String>,
-    live: ActiveCallers,
+    active: ActiveCallers,
     status: ArcSwap<CallersStatus>,
     watch: Mutex<(FileWatcher, Debounce)>,
 }
@@ -63,15 +63,15 @@ impl CallersFile {
         Ok(Arc::new(Self {
             path: path.to_owned(),
             mapped,
-            live: ActiveCallers::new(callers),
+            active: ActiveCallers::new(callers),
             status: ArcSwap::from_pointee(status),
             watch: Mutex::new((watcher, watch)),
         }))
     }
 
     /// The known callers, now and after every reload.
-    pub(crate) fn live(&self) -> ActiveCallers {
-        self.live.clone()
+    pub(crate) fn active(&self) -> ActiveCallers {
+        self.active.clone()
     }
 
     /// The state of the callers.
@@ -122,7 +122,7 @@ impl CallersFile {
             Ok(callers) => {
                 let known = callers.len();
                 let is_same = before.error.is_none() && before.version == seen.version();
-                self.live.replace(callers);
+                self.active.replace(callers);
                 self.status.store(Arc::new(CallersStatus::new(known, &seen, now)));
                 if is_same {
                     return Ok(FileReload::Nothing);

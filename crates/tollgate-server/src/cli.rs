@@ -65,7 +65,7 @@ pub struct Cli {
     /// When to use colours; NO_COLOR turns them off too
     #[arg(long, global = true, value_enum, value_name = "WHEN", env = "TOLLGATE_COLOR", default_value = "auto", help_heading = help::GENERAL)]
     pub color: ColorChoice,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -99,7 +99,7 @@ impl Cli {
     }
 }
 
-/// What to do.
+/// The command.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Answer rate-limiting questions over HTTP, gRPC and RESP, and as a gateway
@@ -108,25 +108,25 @@ pub enum Command {
     Init(InitArguments),
     /// Check, test, compare, convert and describe policy files
     Policy {
-        /// What to do with them.
+        /// The command on them.
         #[command(subcommand)]
         command: PolicyCommand,
     },
     /// Check and describe config files
     Config {
-        /// What to do with them.
+        /// The command on them.
         #[command(subcommand)]
         command: ConfigCommand,
     },
     /// Add, list and remove known callers
     Callers {
-        /// What to do with it.
+        /// The command on it.
         #[command(subcommand)]
         command: CallersCommand,
     },
     /// Check the store that a fleet shares
     Store {
-        /// What to do about it.
+        /// The command about it.
         #[command(subcommand)]
         command: StoreCommand,
     },
@@ -140,7 +140,7 @@ pub enum Command {
     Bench(BenchArguments),
     /// See what limits would do, in virtual time
     Simulate {
-        /// What to simulate.
+        /// The system to simulate.
         #[command(subcommand)]
         command: SimulateCommand,
     },

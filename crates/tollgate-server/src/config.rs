@@ -156,7 +156,7 @@ enum PathMatching {
     Exact,
 }
 
-/// What an error about an invalid file begins with; the findings follow, one to a line.
+/// The beginning of an error about an invalid file; the findings follow, one to a line.
 pub(crate) const ERRORS: &str = "the config has errors\n";
 
 /// Reads a config file, or returns the defaults without one. `trusted` are the proxies of the command line, which take

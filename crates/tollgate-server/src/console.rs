@@ -19,7 +19,7 @@ pub enum ColorChoice {
     Never,
 }
 
-/// What a piece of text means, which its colour shows.
+/// The meaning of a piece of text, which its colour shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
     /// It passed.

@@ -10,7 +10,7 @@ use tollgate::{
     Timestamp, Verdict,
 };
 
-/// What a decision gave to its caller, to be given back later.
+/// The permit or reservation that a decision gave to its caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
     /// Nothing.
@@ -84,12 +84,12 @@ pub(crate) const fn verdict_name(verdict: Verdict) -> &'static str {
 /// Why a request was refused, or passes because no limit applies to it. Four reasons are words that programs act on,
 /// and `detail` has the sentence. Every other reason is a sentence itself.
 #[derive(Debug, Default)]
-pub(crate) struct Why<'d> {
+pub(crate) struct RefusalText<'d> {
     pub(crate) reason: Option<Cow<'d, str>>,
     pub(crate) detail: Option<Cow<'d, str>>,
 }
 
-impl<'d> Why<'d> {
+impl<'d> RefusalText<'d> {
     /// Empty for a request that limits admitted.
     pub(crate) fn of(decision: &'d Decision) -> Self {
         match decision.reason().map(Reason::word) {
@@ -114,7 +114,7 @@ impl Decided<'_> {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let verdict = self.decision.verdict();
         let wait = if let Verdict::Wait(wait) = verdict { Some(wait) } else { None };
-        let why = Why::of(self.decision);
+        let why = RefusalText::of(self.decision);
         raw(out, if verdict.is_allowed() { "{\"allowed\":true" } else { "{\"allowed\":false" });
         name(out, ",\"verdict\":\"", verdict_name(verdict));
         text(out, ",\"cause\":", self.decision.refused_by());

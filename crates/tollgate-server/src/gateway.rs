@@ -115,7 +115,7 @@ impl Program for ServiceDecider {
     fn refuses(&self) -> Option<String> {
         let compat = self.0.compat()?;
         let format = compat.rules.format().name();
-        Some(format!("in force is {format}; the gateway needs a policy of Tollgate's own"))
+        Some(format!("the active configuration is {format}; the gateway needs a Tollgate policy"))
     }
 
     fn record_capacity(&self, capacity: Capacity) {

@@ -26,9 +26,9 @@ pub(crate) mod fuzzing {
     ///
     /// # Errors
     /// The text that the protocol would send.
-    pub fn question(bytes: &[u8]) -> Result<(Vec<(String, String)>, u64), String> {
-        let question = JsonRequest::check(bytes).map_err(|problem| problem.detail)?;
-        let request = question.request().map_err(|error| error.to_string())?;
+    pub fn check_request(bytes: &[u8]) -> Result<(Vec<(String, String)>, u64), String> {
+        let json_request = JsonRequest::check(bytes).map_err(|problem| problem.detail)?;
+        let request = json_request.request().map_err(|error| error.to_string())?;
         let text = |value| match value {
             Value::Text(text) => text.to_owned(),
             Value::Number(number) => number.to_string(),
@@ -39,9 +39,9 @@ pub(crate) mod fuzzing {
 
     /// No body of `/json` causes a panic. A valid one is answered.
     pub fn rls_json(bytes: &[u8]) {
-        let Ok(question) = json::question(bytes) else { return };
-        if question.check().is_ok() {
-            let answer = tollgate_compat::fuzzing::answer(&question);
+        let Ok(rls_request) = json::rls_request(bytes) else { return };
+        if rls_request.check().is_ok() {
+            let answer = tollgate_compat::fuzzing::answer(&rls_request);
             assert!(
                 answer.is_some_and(|answer| !json::document(&answer).to_string().is_empty()),
                 "no answer"

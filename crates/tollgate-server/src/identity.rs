@@ -19,7 +19,7 @@ const ADDRESS: &str = BUILT_IN[0];
 
 /// The origin of the attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
+pub(crate) enum AttributeOrigin {
     /// A program or an operator, who may name a credential by its digest.
     Trusted,
     /// A client, whose values a proxy passes on. Whatever the value looks like, it is the text of the credential.
@@ -83,7 +83,7 @@ impl Identity {
     pub(crate) fn identify<'a>(
         &self,
         pairs: impl Iterator<Item = (&'a str, Value<'a>)>,
-        word: Word,
+        origin: AttributeOrigin,
     ) -> Identified {
         let mut known = Identified::default();
         let mut given = SmallVec::<[(&str, Value<'_>); 8]>::new();
@@ -94,7 +94,7 @@ impl Identity {
             if !self.credentials.contains(name) {
                 continue;
             }
-            let Some(digest) = self.digest(name, value, word) else {
+            let Some(digest) = self.digest(name, value, origin) else {
                 let client = |text| self.credentials.client(name, text);
                 let client = if let Value::Text(text) = value { client(text) } else { None };
                 known.clients.extend(client.map(|client| (position, client)));
@@ -104,7 +104,7 @@ impl Identity {
                 && let Some(callers) = &self.callers
             {
                 known.caller = callers.find(&digest);
-                known.stranger = known.caller.is_none().then_some(position);
+                known.unknown = known.caller.is_none().then_some(position);
             }
             known.digests.push((position, digest));
         }
@@ -142,7 +142,7 @@ impl Identity {
             return Some(value.to_owned());
         }
         let position = given.iter().position(|(given, _)| *given == name)?;
-        if known.stranger == Some(position) {
+        if known.unknown == Some(position) {
             return None;
         }
         if let Some((_, digest)) = known.digests.iter().find(|(of, _)| *of == position) {
@@ -163,7 +163,7 @@ impl Identity {
     }
 
     /// The digest of a value, or `None` if the value stays as it is.
-    fn digest(&self, name: &str, value: Value<'_>, word: Word) -> Option<CredentialDigest> {
+    fn digest(&self, name: &str, value: Value<'_>, origin: AttributeOrigin) -> Option<CredentialDigest> {
         let number;
         let text = match value {
             Value::Text(text) => text,
@@ -176,9 +176,9 @@ impl Identity {
         if text.is_empty() || text.len() > VALUE_BYTES_MAX || (self.is_mixed(name) && is_address(text)) {
             return None;
         }
-        Some(match word {
-            Word::Trusted => CredentialDigest::of_value(text),
-            Word::Client => CredentialDigest::of(text),
+        Some(match origin {
+            AttributeOrigin::Trusted => CredentialDigest::of_value(text),
+            AttributeOrigin::Client => CredentialDigest::of(text),
         })
     }
 
@@ -189,7 +189,7 @@ impl Identity {
     /// The digest of a credential for output and for blocks, where rules of another program see the plain value.
     pub(crate) fn sealed(&self, name: &str, value: &str) -> Option<CredentialDigest> {
         if self.credentials.contains(name) {
-            self.digest(name, Value::Text(value), Word::Client)
+            self.digest(name, Value::Text(value), AttributeOrigin::Client)
         } else {
             None
         }
@@ -206,7 +206,7 @@ fn is_address(text: &str) -> bool {
 #[error(
     "{CREDENTIAL}: the callers file does not know this credential, so its requests are counted by ip; name the ip, or add it with `tollgate callers add`"
 )]
-pub(crate) struct Stranger;
+pub(crate) struct UnknownCredential;
 
 /// The identity of one request.
 #[derive(Debug, Default)]
@@ -216,7 +216,7 @@ pub(crate) struct Identified {
     /// Addresses instead of credentials, in canonical form, each with the index of its attribute.
     clients: SmallVec<[(usize, String); 1]>,
     /// The index of an unknown credential. It is no identity, and is dropped from the request.
-    stranger: Option<usize>,
+    unknown: Option<usize>,
     caller: Option<Arc<Caller>>,
     /// Attributes that were derived from alternatives.
     chosen: SmallVec<[Chosen; 1]>,
@@ -253,9 +253,9 @@ impl Identified {
     ///
     /// # Errors
     /// When the callers file does not contain the credential, so that no request has it.
-    pub(crate) fn alone(self) -> Result<Self, Stranger> {
-        if self.stranger.is_some() {
-            Err(Stranger)
+    pub(crate) fn alone(self) -> Result<Self, UnknownCredential> {
+        if self.unknown.is_some() {
+            Err(UnknownCredential)
         } else {
             Ok(Self { caller: None, chosen: SmallVec::new(), ..self })
         }
@@ -264,12 +264,12 @@ impl Identified {
     /// The digests only, even of a credential that the callers file no longer contains, so that a block of it can be
     /// removed.
     pub(crate) fn in_any_case(self) -> Self {
-        Self { caller: None, stranger: None, chosen: SmallVec::new(), ..self }
+        Self { caller: None, unknown: None, chosen: SmallVec::new(), ..self }
     }
 
     /// Whether the request names a credential that the callers file does not contain.
     pub(crate) const fn is_stranger(&self) -> bool {
-        self.stranger.is_some()
+        self.unknown.is_some()
     }
 
     /// The request, with digests for credentials and the attributes of the callers file, which take precedence.
@@ -283,7 +283,7 @@ impl Identified {
     ) -> Result<CheckRequest<'r>, RequestError> {
         let mut request = CheckRequest::new();
         for (position, (name, value)) in pairs.enumerate() {
-            if self.stranger == Some(position)
+            if self.unknown == Some(position)
                 || self.caller.as_ref().is_some_and(|caller| caller.get(name).is_some())
             {
                 continue;
@@ -312,9 +312,9 @@ mod tests {
 
     use super::*;
 
-    fn identified(identity: &Identity, pairs: &[(&str, &str)], word: Word) -> Vec<String> {
+    fn identified(identity: &Identity, pairs: &[(&str, &str)], origin: AttributeOrigin) -> Vec<String> {
         let pairs = || pairs.iter().map(|(name, value)| (*name, Value::Text(value)));
-        let known = identity.identify(pairs(), word);
+        let known = identity.identify(pairs(), origin);
         let request = known.request(pairs()).unwrap();
         let text = |value| if let Value::Text(text) = value { text } else { "" };
         request.attributes().iter().map(|given| format!("{}={}", given.name, text(given.value))).collect()
@@ -327,12 +327,12 @@ mod tests {
         let digest = CredentialDigest::of("k1");
         for value in ["k1", digest.as_str()] {
             assert_eq!(
-                identified(&identity, &[("api_key", value), ("ip", "k1")], Word::Trusted),
+                identified(&identity, &[("api_key", value), ("ip", "k1")], AttributeOrigin::Trusted),
                 [format!("api_key={digest}"), "ip=k1".to_owned()]
             );
         }
         assert_ne!(
-            identified(&identity, &[("api_key", digest.as_str())], Word::Client),
+            identified(&identity, &[("api_key", digest.as_str())], AttributeOrigin::Client),
             [format!("api_key={digest}")]
         );
     }
@@ -348,7 +348,8 @@ mod tests {
             ..Reader::default()
         };
         let identity = Identity::of(&reader);
-        let identified = |name, value| identified(&identity, &[(name, value)], Word::Trusted).remove(0);
+        let identified =
+            |name, value| identified(&identity, &[(name, value)], AttributeOrigin::Trusted).remove(0);
         // Regression: `block caller=2001:db8::1` blocked a value that no request has, and `get` found no counter.
         for (given, kept) in [
             ("10.0.0.1", "caller=10.0.0.1"),
@@ -378,7 +379,7 @@ mod tests {
     fn the_first_of_several_is_derived() {
         let identity = choosing(vec![Source::Credential, Source::Client], None);
         let chosen = |pairs: &[(&str, &str)]| {
-            let given = identified(&identity, pairs, Word::Trusted);
+            let given = identified(&identity, pairs, AttributeOrigin::Trusted);
             given.into_iter().filter(|pair| pair.starts_with("caller=")).collect::<Vec<_>>()
         };
         let digest = format!("caller={}", CredentialDigest::of("k1"));
@@ -392,11 +393,11 @@ mod tests {
         let callers = Some(ActiveCallers::new(callers));
         let known = choosing(vec![Source::OfCaller("tenant".to_owned()), Source::Client], callers);
         assert!(
-            identified(&known, &[("api_key", "k1"), ("ip", "::1")], Word::Trusted)
+            identified(&known, &[("api_key", "k1"), ("ip", "::1")], AttributeOrigin::Trusted)
                 .contains(&"caller=acme".to_owned())
         );
-        let stranger = identified(&known, &[("api_key", "k2"), ("ip", "192.0.2.1")], Word::Trusted);
-        assert_eq!(stranger, ["ip=192.0.2.1", "caller=192.0.2.1"]);
+        let unknown = identified(&known, &[("api_key", "k2"), ("ip", "192.0.2.1")], AttributeOrigin::Trusted);
+        assert_eq!(unknown, ["ip=192.0.2.1", "caller=192.0.2.1"]);
     }
 
     /// A request with several descriptors has one caller: the first alternative that any of them has.
@@ -407,7 +408,7 @@ mod tests {
         let pairs = |request: &[(&'static str, &'static str)]| {
             request.iter().map(|(name, value)| (*name, Value::Text(value))).collect::<Vec<_>>().into_iter()
         };
-        let mut known = requests.map(|request| identity.identify(pairs(request), Word::Client));
+        let mut known = requests.map(|request| identity.identify(pairs(request), AttributeOrigin::Client));
         Identified::agree(&mut known);
         let has = |(request, known): (&&[(&'static str, &'static str)], &Identified)| {
             let request = known.request(pairs(request)).unwrap();
@@ -423,13 +424,19 @@ mod tests {
         let callers = Callers::read("c", b"callers: [{key: k1, tenant: acme, plan: pro}]").unwrap();
         let reader = Reader { callers: Some(ActiveCallers::new(callers)), ..Reader::default() };
         let identity = Identity::of(&reader);
-        let known =
-            identified(&identity, &[("api_key", "k1"), ("plan", "enterprise"), ("ip", "::1")], Word::Trusted);
+        let known = identified(
+            &identity,
+            &[("api_key", "k1"), ("plan", "enterprise"), ("ip", "::1")],
+            AttributeOrigin::Trusted,
+        );
         let digest = CredentialDigest::of("k1");
         assert_eq!(
             known,
             [format!("api_key={digest}"), "ip=::1".into(), "plan=pro".into(), "tenant=acme".into()]
         );
-        assert_eq!(identified(&identity, &[("api_key", "k2"), ("ip", "::1")], Word::Trusted), ["ip=::1"]);
+        assert_eq!(
+            identified(&identity, &[("api_key", "k2"), ("ip", "::1")], AttributeOrigin::Trusted),
+            ["ip=::1"]
+        );
     }
 }

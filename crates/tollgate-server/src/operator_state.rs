@@ -24,7 +24,7 @@ mod items;
 mod file;
 mod shared;
 
-const NAME: &str = "operator.orders";
+const NAME: &str = "operator.state";
 /// Maximum size of the file. The maximum number of blocks, each of the maximum length, is smaller.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 /// How long an operator waits for the disk.
@@ -54,7 +54,7 @@ pub(crate) struct OperatorStateStart {
     pub(crate) file: Arc<OperatorStateFile>,
     /// A line for the banner, if there is anything to report.
     pub(crate) line: Option<String>,
-    /// What was known of the items of the fleet, and what only this node held.
+    /// The items of the fleet that were known, and those that only this node held.
     known: FleetItems,
     state: OperatorState,
 }

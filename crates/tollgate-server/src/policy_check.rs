@@ -125,7 +125,7 @@ fn reader(arguments: &CheckArguments) -> Result<(Reader, Ends), String> {
     let config = config::load(arguments.config.as_deref(), &[])?;
     let mut reader = config.reader;
     if let Some(path) = &config.callers {
-        reader.callers = Some(CallersFile::open(path, &reader, Clock::precise().now())?.live());
+        reader.callers = Some(CallersFile::open(path, &reader, Clock::precise().now())?.active());
     }
     Ok((reader, if config.routes.is_empty() { Ends::Unknown } else { Ends::Seen }))
 }

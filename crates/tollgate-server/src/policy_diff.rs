@@ -34,9 +34,11 @@ pub(crate) fn run(arguments: &DiffArguments, console: &mut Console) -> u8 {
                 USAGE
             }
         },
-        (true, [new]) => blocking(console, async |console| live(new, arguments, console).await),
-        (live, _) => {
-            let accepted = if live {
+        (true, [new]) => {
+            blocking(console, async |console| compare_with_server(new, arguments, console).await)
+        }
+        (compare_with_server, _) => {
+            let accepted = if compare_with_server {
                 "policy diff NEW --live"
             } else {
                 "policy diff OLD NEW, or policy diff NEW --live"
@@ -133,7 +135,11 @@ fn show_decisions(tallied: &Value, console: &mut Console) {
 }
 
 /// Compares a candidate with the policy of a running server.
-async fn live(new: &Path, arguments: &DiffArguments, console: &mut Console) -> Result<u8, String> {
+async fn compare_with_server(
+    new: &Path,
+    arguments: &DiffArguments,
+    console: &mut Console,
+) -> Result<u8, String> {
     let client = Client::new(&arguments.server)?;
     let text = disk::read(new, FILE_BYTES_MAX as u64).map_err(|error| disk::unreadable(new, &error))?;
     if text.len() > FILE_BYTES_MAX {

@@ -57,7 +57,7 @@ impl Readiness {
     pub(crate) fn report(
         &self,
         reloader: Option<&Reloader>,
-        orders: Option<&OperatorStateFile>,
+        operator_state: Option<&OperatorStateFile>,
         memory: Option<Failure>,
         audience: Audience,
         wall: WallOffset,
@@ -66,8 +66,8 @@ impl Readiness {
         let policy = reloader.map(Reloader::status);
         let tls = self.tls.as_ref().map(|tls| tls.status());
         let callers = self.callers.as_ref().map(|callers| callers.status());
-        let unkept = orders.and_then(OperatorStateFile::error);
-        let is_degraded = unkept.is_some()
+        let operator_state_error = operator_state.and_then(OperatorStateFile::error);
+        let is_degraded = operator_state_error.is_some()
             || memory.is_some()
             || self.store.as_ref().is_some_and(|store| store.is_degraded())
             || policy.as_ref().is_some_and(|status| status.is_degraded())
@@ -84,7 +84,7 @@ impl Readiness {
                 policy: None,
                 tls: None,
                 callers: None,
-                orders: None,
+                operator_state: None,
                 store: None,
                 memory: None,
             },
@@ -103,7 +103,8 @@ impl Readiness {
                     error: status.trouble().map(failed),
                 }),
                 store: self.store.as_ref().map(|store| store.report(wall)),
-                orders: unkept.map(|error| OperatorStateReport { error: failed(&error) }),
+                operator_state: operator_state_error
+                    .map(|error| OperatorStateReport { error: failed(&error) }),
                 memory: memory.map(|error| MemoryReport { error: failed(&error) }),
             },
         }
@@ -133,8 +134,8 @@ pub(crate) struct ReadinessReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     store: Option<StoreReport>,
     /// The operator state, while it is not on disk or if it was unreadable at the start.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    orders: Option<OperatorStateReport>,
+    #[serde(rename = "orders", skip_serializing_if = "Option::is_none")]
+    operator_state: Option<OperatorStateReport>,
     /// The memory for counters, while it is full: new keys then share counters.
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<MemoryReport>,

@@ -46,7 +46,7 @@ const START_ATTEMPTS: u32 = 10;
 
 /// The result of a cycle for the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Done {
+pub(crate) enum PolicyOutcome {
     /// The file on disk is active already, or not stable yet.
     Nothing,
     /// Another policy became active.
@@ -57,7 +57,7 @@ pub(crate) enum Done {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReloadOutcome {
     /// The result for the policy.
-    pub(crate) policy: Done,
+    pub(crate) policy: PolicyOutcome,
     /// The results for the other files that changed, in words for the operator.
     pub(crate) also: Vec<String>,
 }
@@ -67,14 +67,17 @@ impl ReloadOutcome {
     ///
     /// # Errors
     /// Why a file on disk is not in use, and what became active in spite of that.
-    fn of(policy: Result<Done, String>, beside: [Result<FileReload, String>; 2]) -> Result<Self, String> {
+    fn of(
+        policy: Result<PolicyOutcome, String>,
+        files: [Result<FileReload, String>; 2],
+    ) -> Result<Self, String> {
         let (mut also, mut errors) = (Vec::new(), Vec::new());
         let policy = policy.unwrap_or_else(|error| {
             errors.push(error);
-            Done::Nothing
+            PolicyOutcome::Nothing
         });
-        for renewed in beside {
-            match renewed {
+        for certificates_result in files {
+            match certificates_result {
                 Ok(FileReload::Nothing) => {}
                 Ok(FileReload::Read(what)) => also.push(what),
                 Err(error) => errors.push(error),
@@ -83,7 +86,7 @@ impl ReloadOutcome {
         if errors.is_empty() {
             return Ok(Self { policy, also });
         }
-        let is_reloaded = matches!(policy, Done::Reloaded(_));
+        let is_reloaded = matches!(policy, PolicyOutcome::Reloaded(_));
         let done = is_reloaded.then(|| "the policy was reloaded".to_owned()).into_iter().chain(also);
         let done = done.collect::<Vec<_>>().join(", ");
         let but = if done.is_empty() { String::new() } else { format!("{done}; but ") };
@@ -252,7 +255,7 @@ impl Watcher {
     pub(crate) async fn run<S: Store + 'static>(
         self,
         service: Arc<Service<S>>,
-        beside: WatchedFiles,
+        files: WatchedFiles,
         mut hangups: Signal,
     ) {
         let (reload, mut requests) = PolicyReload::new(self, service);
@@ -269,10 +272,10 @@ impl Watcher {
                 Some(request) = requests.recv() => (request.mode, Some(request.reply)),
             };
             let cycled = Arc::clone(&reload);
-            let (cycled_policy, renewed, recalled) = tokio::join!(
+            let (cycled_policy, certificates_result, callers_result) = tokio::join!(
                 policy.run(move || cycled.run_cycle(mode)),
-                renew(beside.tls.as_ref(), &mut certificates, mode, &reload),
-                recall(beside.callers.as_ref(), &mut callers, mode, &reload)
+                reload_certificates(files.tls.as_ref(), &mut certificates, mode, &reload),
+                reload_callers(files.callers.as_ref(), &mut callers, mode, &reload)
             );
             if !matches!(cycled_policy, DiskTaskOutcome::TimedOut) {
                 reload.answers();
@@ -283,16 +286,16 @@ impl Watcher {
                 DiskTaskOutcome::TimedOut => Err(reload.late()),
             };
             if let Some(reply) = reply {
-                let has_files = beside.tls.is_some() || beside.callers.is_some();
-                let done = if reload.is_fixed() && has_files { Ok(Done::Nothing) } else { done };
-                let _ = reply.send(ReloadOutcome::of(done, [recalled, renewed])); // The caller may have gone.
+                let has_files = files.tls.is_some() || files.callers.is_some();
+                let done = if reload.is_fixed() && has_files { Ok(PolicyOutcome::Nothing) } else { done };
+                let _ = reply.send(ReloadOutcome::of(done, [callers_result, certificates_result])); // The caller may have gone.
             }
         }
     }
 }
 
-/// Checks whether the certificates changed, if there are any.
-async fn renew<S: Store>(
+/// Reloads the certificates if they changed.
+async fn reload_certificates<S: Store>(
     tls: Option<&Arc<Tls>>,
     looks: &mut DiskTask<Result<FileReload, String>>,
     mode: ReloadMode,
@@ -301,20 +304,20 @@ async fn renew<S: Store>(
     let Some(tls) = tls else { return Ok(FileReload::Nothing) };
     let (looking, now) = (Arc::clone(tls), reload.now());
     match looks.run(move || looking.run_cycle(mode, now)).await {
-        DiskTaskOutcome::Done(renewed) => {
+        DiskTaskOutcome::Done(certificates_result) => {
             tls.answers();
-            renewed
+            certificates_result
         }
         DiskTaskOutcome::Failed(how) => {
-            tracing::error!(how, "the certificates were not looked at; please report this");
-            Err(format!("the certificates were not looked at: {how}"))
+            tracing::error!(how, "the certificates were not reloaded; please report this");
+            Err(format!("the certificates were not reloaded: {how}"))
         }
         DiskTaskOutcome::TimedOut => Err(tls.late(reload.now())),
     }
 }
 
-/// Checks whether the callers file changed, if there is one.
-async fn recall<S: Store>(
+/// Reloads the callers file if it changed.
+async fn reload_callers<S: Store>(
     callers: Option<&Arc<CallersFile>>,
     looks: &mut DiskTask<Result<FileReload, String>>,
     mode: ReloadMode,
@@ -323,13 +326,13 @@ async fn recall<S: Store>(
     let Some(callers) = callers else { return Ok(FileReload::Nothing) };
     let (looking, now) = (Arc::clone(callers), reload.now());
     match looks.run(move || looking.run_cycle(mode, now)).await {
-        DiskTaskOutcome::Done(renewed) => {
+        DiskTaskOutcome::Done(certificates_result) => {
             callers.answers();
-            renewed
+            certificates_result
         }
         DiskTaskOutcome::Failed(how) => {
-            tracing::error!(how, "the callers file was not looked at; please report this");
-            Err(format!("the callers file was not looked at: {how}"))
+            tracing::error!(how, "the callers file was not reloaded; please report this");
+            Err(format!("the callers file was not reloaded: {how}"))
         }
         DiskTaskOutcome::TimedOut => Err(callers.late(reload.now())),
     }

@@ -99,7 +99,7 @@ pub(crate) fn request_reader(path: Option<&Path>) -> Result<Reader, String> {
     let config = config::load(path, &[])?;
     let mut reader = config.reader;
     if let Some(path) = &config.callers {
-        reader.callers = Some(CallersFile::open(path, &reader, Clock::precise().now())?.live());
+        reader.callers = Some(CallersFile::open(path, &reader, Clock::precise().now())?.active());
     }
     Ok(reader)
 }
@@ -184,7 +184,7 @@ pub(crate) fn progress(logs: &LogReader, lines: u64, elapsed: Ticks) -> String {
     format!("{lines} lines, {percent} %, about {} left", people(u64::try_from(left).unwrap_or(u64::MAX)))
 }
 
-/// What the reader of the files knows.
+/// The settings of the reader of the files.
 fn input(logs: &LogReader, lines: u64) -> InputReport {
     let file = |file: &FileReport| InputFile {
         name: file.name.clone(),
@@ -204,7 +204,7 @@ fn input(logs: &LogReader, lines: u64) -> InputReport {
     }
 }
 
-/// What to do about an attribute that the log does not have.
+/// Advice about an attribute that the log does not have.
 fn explained(missing: &MissingAttribute) -> String {
     let MissingAttribute { limit, attribute, requests } = missing;
     let cure = match attribute.as_str() {

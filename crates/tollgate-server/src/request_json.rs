@@ -9,7 +9,7 @@ use tollgate::policy::Ended;
 use tollgate::request::{ATTRIBUTES_MAX, COST_MAX};
 use tollgate::{CheckRequest, RequestError, Ticks, Value};
 
-use crate::identity::{Identified, Identity, Word};
+use crate::identity::{AttributeOrigin, Identified, Identity};
 use crate::json_error;
 use crate::problem::Problem;
 
@@ -17,7 +17,7 @@ mod number;
 
 pub(crate) use number::whole;
 
-use number::{AttributeValue, Given, Whole};
+use number::{AttributeValue, Given, NumberRange};
 
 /// Maximum number of requests in a batch.
 pub(crate) const BATCH_MAX: usize = 1_000;
@@ -81,7 +81,7 @@ impl<'b> JsonRequest<'b> {
 
     /// Identifies the caller.
     pub(crate) fn known(&self, identity: &Identity) -> Identified {
-        identity.identify(pairs(&self.attributes), Word::Trusted)
+        identity.identify(pairs(&self.attributes), AttributeOrigin::Trusted)
     }
 
     /// Its attributes as they were sent.
@@ -136,7 +136,7 @@ pub(crate) struct Named<'b>(Vec<(Cow<'b, str>, Given<'b>)>);
 impl Named<'_> {
     /// Identifies the caller that they name.
     pub(crate) fn known(&self, identity: &Identity) -> Identified {
-        identity.identify(pairs(&self.0), Word::Trusted)
+        identity.identify(pairs(&self.0), AttributeOrigin::Trusted)
     }
 
     /// The attributes as they were sent.
@@ -234,12 +234,12 @@ impl<'de> Visitor<'de> for Form {
                     once("attributes", attributes.replace(given))?;
                 }
                 ("cost", Form::Check | Form::Reservation | Form::Settlement) => {
-                    let whole = Whole { least: 0, most: COST_MAX };
+                    let whole = NumberRange { least: 0, most: COST_MAX };
                     let cost = map.next_value_seed(whole).map_err(|error| inside("cost: ", &error))?;
                     once("cost", question.cost.replace(cost))?;
                 }
                 ("status", Form::Report) => {
-                    let whole = Whole { least: 100, most: 599 };
+                    let whole = NumberRange { least: 100, most: 599 };
                     let status = map.next_value_seed(whole).map_err(|error| inside("status: ", &error))?;
                     once("status", question.status.replace(u16::try_from(status).unwrap_or(u16::MAX)))?;
                 }
@@ -248,7 +248,7 @@ impl<'de> Visitor<'de> for Form {
                     once("failed", question.failed.replace(failed))?;
                 }
                 ("ttl_ms", Form::Reservation) => {
-                    let whole = Whole { least: LIFETIME_MS.0, most: LIFETIME_MS.2 };
+                    let whole = NumberRange { least: LIFETIME_MS.0, most: LIFETIME_MS.2 };
                     let lifetime = map.next_value_seed(whole).map_err(|error| inside("ttl_ms: ", &error))?;
                     once("ttl_ms", question.lifetime_ms.replace(lifetime))?;
                 }

@@ -5,17 +5,17 @@ use std::borrow::Cow;
 
 use tollgate::Decision;
 pub(crate) use tollgate_compat::rls::{
-    Answer, Code, CurrentLimit, Descriptor, NO_LIMIT_APPLIES, Override, Refusal, RlsRequest as Question,
-    Status, Unanswerable, Unit,
+    Answer, Code, CurrentLimit, Descriptor, NO_LIMIT_APPLIES, Override, Refusal, RlsRequest, Status,
+    Unanswerable, Unit,
 };
 
-use crate::decision_json::Why;
+use crate::decision_json::RefusalText;
 
 pub(crate) mod json;
 
 /// Why a decision refuses its request, or `None` if it does not.
 pub(crate) fn refusal(decision: &Decision) -> Option<Refusal> {
-    let Why { reason, detail } = Why::of(decision);
+    let RefusalText { reason, detail } = RefusalText::of(decision);
     Some(Refusal {
         cause: decision.refused_by()?.to_owned(),
         reason: reason?.into_owned(),

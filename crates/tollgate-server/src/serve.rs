@@ -86,7 +86,7 @@ fn prepared(mut settings: Settings) -> Result<Prepared, String> {
     let config = &mut settings.config;
     let callers = config.callers.as_ref();
     let callers = callers.map(|path| CallersFile::open(path, &config.reader, clock.now())).transpose()?;
-    config.reader.callers = callers.as_ref().map(|callers| callers.live());
+    config.reader.callers = callers.as_ref().map(|callers| callers.active());
     config.taking.reader.callers = config.reader.callers.clone();
     let identity = Identity::of(&config.reader);
     let start =
@@ -142,17 +142,8 @@ async fn serve(mut prepared: Prepared, console: &mut Console) -> Result<(), Stri
     let (delay, traces) = (settings.drain_delay, settings.traces.take());
     let (clock, tls) = (prepared.clock.clone(), prepared.tls.clone());
     let started = Started::new(prepared, &listeners, console)?;
-    let Started {
-        control,
-        watcher,
-        beside,
-        store,
-        snapshots,
-        operator_state,
-        shared,
-        held: _held,
-        announced,
-    } = started;
+    let Started { control, watcher, files, store, snapshots, operator_state, shared, held: _held, announced } =
+        started;
     let service = &control.service;
     let mut news = None;
     if let Some(store) = store {
@@ -165,7 +156,7 @@ async fn serve(mut prepared: Prepared, console: &mut Console) -> Result<(), Stri
     }
     tokio::spawn(follow_wall(Arc::clone(service)));
     tokio::spawn(web_console::record(Arc::clone(&control)));
-    tokio::spawn(watcher.run(Arc::clone(service), beside, hangups));
+    tokio::spawn(watcher.run(Arc::clone(service), files, hangups));
     let (stop, stopped) = watch::channel(false);
     let spans = observability::start(&control, traces, &clock)?;
     let OpenListeners { servers, health } =

@@ -20,17 +20,17 @@ use crate::policy_file::Rules;
 use crate::protocol::Protocol;
 use crate::store::Stores;
 use crate::telemetry::Meter;
-use cells::{Cells, CounterTable};
 use comparison::PolicyComparison;
 use holds::Holds;
 use rls::Envoy;
+use throttle_counters::{CounterTable, ThrottleCounters};
 use tollgate_compat::{ActiveConfig, CompatConfig, Options, Rule, is_guard};
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::shed::Shedder;
 
 pub(crate) mod comparison;
-pub(crate) mod cell;
-pub(crate) mod cells;
+pub(crate) mod throttle_limit;
+pub(crate) mod throttle_counters;
 mod deciding;
 pub(crate) mod compat;
 pub(crate) mod holds;
@@ -61,7 +61,7 @@ pub(crate) struct Service<S = Stores> {
     /// The charges of requests at limits that count only failures, until the end of each request is reported.
     pub(crate) reports: Holds<Reservation>,
     /// Counters of limits that come with the call.
-    pub(crate) cells: Cells,
+    pub(crate) throttle_counters: ThrottleCounters,
     pub(crate) meter: Arc<Meter>,
     pub(crate) envoy: Envoy,
     /// Which clients may ask. Every protocol except health checks uses it.
@@ -88,7 +88,9 @@ impl<S: Store> Service<S> {
             meter.adopt(&policy);
         }
         Self {
-            cells: Cells::new(CounterTable::new(0), |name| engine.ledger().key_family(name)),
+            throttle_counters: ThrottleCounters::new(CounterTable::new(0), |name| {
+                engine.ledger().key_family(name)
+            }),
             engine,
             started_at: clock.now(),
             clock,
@@ -424,7 +426,7 @@ mod tests {
     use tollgate::Policy;
 
     use super::*;
-    use crate::rls::Question;
+    use crate::rls::RlsRequest;
 
     /// Every call of every protocol has its own future, which is copied when it is created and when it is spawned. A
     /// future on the fast path therefore has no space for the state of the slow path.
@@ -436,8 +438,8 @@ mod tests {
         let (request, now) = (CheckRequest::new(), service.now());
         let check = size_of_val(&service.check(&request, now, Protocol::Http));
         let descriptors = vec![crate::rls::Descriptor::default()];
-        let question = Question { domain: "d".to_owned(), descriptors, hits_addend: 0 };
-        let rls = size_of_val(&rls::answer(&service, &question, now));
+        let rls_request = RlsRequest { domain: "d".to_owned(), descriptors, hits_addend: 0 };
+        let rls = size_of_val(&rls::answer(&service, &rls_request, now));
         assert!(check <= 640 && rls <= 512, "{check} and {rls} bytes");
     }
 }

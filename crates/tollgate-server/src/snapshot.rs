@@ -11,7 +11,7 @@ use tollgate::{Clock, Engine, Snapshot, Ticks, Timestamp};
 
 use crate::log_throttle::LogThrottle;
 use crate::service::Service;
-use crate::service::cells::CounterTable;
+use crate::service::throttle_counters::CounterTable;
 use crate::store::Stores;
 use directory::{Directory, FoundSnapshot, WriteError};
 
@@ -34,7 +34,7 @@ pub enum SnapshotInterval {
 /// The results of snapshots so far, for metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SnapshotStatus {
-    /// What the start restored.
+    /// Counts of the snapshot restored at the start.
     pub(crate) restored: Option<RestoreReport>,
     /// Whether the start found a damaged snapshot and set it aside.
     pub(crate) was_damaged: bool,
@@ -84,7 +84,7 @@ struct SnapshotCounters<'a> {
 
 impl<'a> From<&'a Service> for SnapshotCounters<'a> {
     fn from(service: &'a Service) -> Self {
-        Self { engine: &service.engine, throttled: &service.cells.table }
+        Self { engine: &service.engine, throttled: &service.throttle_counters.table }
     }
 }
 

@@ -21,7 +21,7 @@ const FROM_13: &[&SupportedProtocolVersion] = &[&TLS13];
 
 /// The protocol inside TLS, by its ALPN name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Inside {
+pub(crate) enum AlpnProtocol {
     /// HTTP/1.1.
     Http,
     /// HTTP/2, for gRPC.
@@ -32,13 +32,13 @@ pub(crate) enum Inside {
     Unnamed,
 }
 
-impl Inside {
+impl AlpnProtocol {
     pub(crate) fn protocols(self) -> Vec<Vec<u8>> {
         match self {
-            Inside::Http => vec![b"http/1.1".to_vec()],
-            Inside::Grpc => vec![b"h2".to_vec()],
-            Inside::Both => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
-            Inside::Unnamed => Vec::new(),
+            AlpnProtocol::Http => vec![b"http/1.1".to_vec()],
+            AlpnProtocol::Grpc => vec![b"h2".to_vec()],
+            AlpnProtocol::Both => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+            AlpnProtocol::Unnamed => Vec::new(),
         }
     }
 }
@@ -118,13 +118,13 @@ impl Tls {
     }
 
     /// The acceptor for a new connection, with the current certificates.
-    pub(crate) fn acceptor(&self, inside: Inside) -> TlsAcceptor {
+    pub(crate) fn acceptor(&self, inside: AlpnProtocol) -> TlsAcceptor {
         let [http, grpc, both, unnamed] = &**self.configs.load();
         TlsAcceptor::from(Arc::clone(match inside {
-            Inside::Http => http,
-            Inside::Grpc => grpc,
-            Inside::Both => both,
-            Inside::Unnamed => unnamed,
+            AlpnProtocol::Http => http,
+            AlpnProtocol::Grpc => grpc,
+            AlpnProtocol::Both => both,
+            AlpnProtocol::Unnamed => unnamed,
         }))
     }
 
@@ -219,11 +219,13 @@ impl TlsFiles {
                 self.key.display()
             )
         })?;
-        Ok([Inside::Http, Inside::Grpc, Inside::Both, Inside::Unnamed].map(|inside| {
-            let mut config = config.clone();
-            config.alpn_protocols = inside.protocols();
-            Arc::new(config)
-        }))
+        Ok([AlpnProtocol::Http, AlpnProtocol::Grpc, AlpnProtocol::Both, AlpnProtocol::Unnamed].map(
+            |inside| {
+                let mut config = config.clone();
+                config.alpn_protocols = inside.protocols();
+                Arc::new(config)
+            },
+        ))
     }
 }
 

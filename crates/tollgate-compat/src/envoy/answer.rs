@@ -8,7 +8,7 @@ use tollgate::{Source, Ticks, Timestamp};
 use super::tree::{Domain, EnvoyConfig, MatchedNode, RateAllowance};
 use crate::counters::Counters;
 use crate::rls::{Answer, Code, CurrentLimit, Descriptor, RlsRequest, Status, Unit};
-use crate::rule::{Answered, BROUGHT, Options, Rule};
+use crate::rule::{Answered, Options, REQUEST_LIMIT, Rule};
 
 /// Maximum that one descriptor adds to a counter: more than any limit allows, and small enough that a counter does not
 /// soon overflow.
@@ -37,17 +37,17 @@ type Called<'c> = (&'c str, Option<String>);
 /// Answers a question.
 pub(crate) async fn answer<'c, S: Store>(
     config: &'c EnvoyConfig,
-    question: &RlsRequest,
+    rls_request: &RlsRequest,
     counters: &Counters<'_, S>,
     options: &Options,
     now: Timestamp,
 ) -> Answered<'c> {
-    let descriptor_rules = descriptor_rules(config.domain(&question.domain), question, options);
+    let descriptor_rules = descriptor_rules(config.domain(&rls_request.domain), rls_request, options);
     let mut statuses = Vec::with_capacity(descriptor_rules.len());
     let mut outcomes = Vec::with_capacity(descriptor_rules.len());
-    let asked = question.descriptors.iter().zip(&descriptor_rules);
+    let asked = rls_request.descriptors.iter().zip(&descriptor_rules);
     let asked = asked
-        .map(|(descriptor, descriptor_rule)| status(question, descriptor, descriptor_rule, counters, now));
+        .map(|(descriptor, descriptor_rule)| status(rls_request, descriptor, descriptor_rule, counters, now));
     for (status, is_over) in counters.together(asked.collect()).await {
         outcomes.push((status.limit_remaining, is_over, status.source));
         statuses.push(status);
@@ -57,7 +57,7 @@ pub(crate) async fn answer<'c, S: Store>(
     let overall = overall(&statuses, &quotas);
     let headers = if options.has_headers { headers(&statuses, &quotas) } else { Vec::new() };
     let overall = if options.is_shadow { Code::Ok } else { overall };
-    let asked = question.descriptors.iter().map(|descriptor| !descriptor.is_negative_hits);
+    let asked = rls_request.descriptors.iter().map(|descriptor| !descriptor.is_negative_hits);
     let counted = descriptor_rules.into_iter().zip(outcomes).zip(asked);
     let rules = counted.filter(|(_, asked)| *asked);
     let rules =
@@ -89,13 +89,13 @@ fn rule<'c>(
 /// The rule of each descriptor, without the rules that others replace.
 fn descriptor_rules<'c>(
     domain: Option<&'c Domain>,
-    question: &RlsRequest,
+    rls_request: &RlsRequest,
     options: &Options,
 ) -> Vec<DescriptorRule<'c>> {
     let Some(domain) = domain else {
-        return question.descriptors.iter().map(|_| DescriptorRule::None).collect();
+        return rls_request.descriptors.iter().map(|_| DescriptorRule::None).collect();
     };
-    let met: Vec<_> = question
+    let met: Vec<_> = rls_request
         .descriptors
         .iter()
         .map(|descriptor| if descriptor.limit.is_some() { None } else { domain.met(&descriptor.entries) })
@@ -103,7 +103,7 @@ fn descriptor_rules<'c>(
     let replaced: Vec<&str> =
         met.iter().flatten().flat_map(|met| met.limit.replaces.iter().map(String::as_str)).collect();
     let mut descriptor_rules = Vec::with_capacity(met.len());
-    for (descriptor, met) in question.descriptors.iter().zip(met) {
+    for (descriptor, met) in rls_request.descriptors.iter().zip(met) {
         descriptor_rules.push(match (descriptor.limit, met) {
             (Some(brought), _) => DescriptorRule::Counted {
                 current: CurrentLimit {
@@ -115,7 +115,7 @@ fn descriptor_rules<'c>(
                 is_shadow: false,
                 is_quota: false,
                 patterns: Vec::new(),
-                called: (BROUGHT, None),
+                called: (REQUEST_LIMIT, None),
             },
             (None, Some(met)) if !replaced.contains(&met.limit.name.as_str()) => rule_of_node(met),
             _ => DescriptorRule::None,
@@ -142,7 +142,7 @@ fn rule_of_node(MatchedNode { limit, patterns, detail }: MatchedNode<'_>) -> Des
 /// Charges one descriptor. Returns the status of its rule, and whether it is over its limit, which the status of a rule
 /// in shadow mode does not show.
 async fn status<S: Store>(
-    question: &RlsRequest,
+    rls_request: &RlsRequest,
     descriptor: &Descriptor,
     descriptor_rule: &DescriptorRule<'_>,
     counters: &Counters<'_, S>,
@@ -157,12 +157,12 @@ async fn status<S: Store>(
             (current, *unit, *is_shadow, patterns)
         }
     };
-    let mut parts: Vec<&[u8]> = vec![question.domain.as_bytes()];
+    let mut parts: Vec<&[u8]> = vec![rls_request.domain.as_bytes()];
     for (index, (key, value)) in descriptor.entries.iter().enumerate() {
         let counted_as = patterns.get(index).copied().flatten().unwrap_or(value);
         parts.extend([key.as_bytes(), counted_as.as_bytes()]);
     }
-    let addend = descriptor.hits(question).min(ADDEND_MAX);
+    let addend = descriptor.hits(rls_request).min(ADDEND_MAX);
     let limit = u64::from(current.requests_per_unit);
     let counted = if descriptor.is_negative_hits {
         // The original subtracts from the window in which the request arrives, whenever the hits were counted.

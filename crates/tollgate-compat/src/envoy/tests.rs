@@ -184,14 +184,14 @@ fn counters_survive_a_reload() {
         )
     };
     let mut bench = Bench::new(Format::Envoy, &file(2).replace("{key: z}, ", ""));
-    let question = ask(&[("k", "v")]);
-    bench.ask(&question);
-    bench.ask(&question);
-    assert_eq!(bench.ask(&question).overall, Code::OverLimit);
+    let rls_request = ask(&[("k", "v")]);
+    bench.ask(&rls_request);
+    bench.ask(&rls_request);
+    assert_eq!(bench.ask(&rls_request).overall, Code::OverLimit);
     let next = Bench::new(Format::Envoy, &file(5));
     bench.active =
         crate::ActiveConfig::new(next.active.rules, &bench.engine, Some(&bench.active), bench.now).unwrap();
-    let answer = bench.ask(&question);
+    let answer = bench.ask(&rls_request);
     assert_eq!((answer.overall, answer.statuses[0].limit_remaining), (Code::Ok, 1));
     assert_eq!(bench.active.version, 2);
 }
@@ -293,7 +293,7 @@ impl Random {
         rules
     }
 
-    fn question(&mut self) -> RlsRequest {
+    fn rls_request(&mut self) -> RlsRequest {
         let descriptors = (0..1 + self.below(3))
             .map(|_| Descriptor {
                 entries: (0..1 + self.below(3))
@@ -335,11 +335,11 @@ fn written(rules: &[Rule]) -> String {
 /// The answer of the transcription: the overall code, and each status as code, remaining and limit.
 fn transcribed(
     rules: &[Rule],
-    question: &RlsRequest,
+    rls_request: &RlsRequest,
     counts: &mut HashMap<String, u64>,
 ) -> (Code, Vec<(Code, u32, Option<u32>)>) {
     let (mut statuses, mut refused, mut quotas) = (Vec::new(), false, Vec::new());
-    for descriptor in &question.descriptors {
+    for descriptor in &rls_request.descriptors {
         let brought = descriptor.limit.map(|limit| {
             let name: String =
                 descriptor.entries.iter().map(|(key, value)| format!("{key}\u{0}{value}\u{0}")).collect();
@@ -356,7 +356,7 @@ fn transcribed(
             continue;
         }
         let count = counts.entry(name).or_default();
-        let hits = descriptor.hits_addend.unwrap_or(u64::from(question.hits_addend.max(1)));
+        let hits = descriptor.hits_addend.unwrap_or(u64::from(rls_request.hits_addend.max(1)));
         *count = if descriptor.is_negative_hits { count.saturating_sub(hits) } else { *count + hits };
         let over = *count > u64::from(requests) && !shadow && !descriptor.is_negative_hits;
         let code = if over { Code::OverLimit } else { Code::Ok };
@@ -384,9 +384,9 @@ fn decisions_are_those_of_a_plain_transcription() {
         let bench = Bench::new(Format::Envoy, &format!("domain: d\ndescriptors: {}", written(&rules)));
         let mut counts = HashMap::new();
         for _ in 0..40 {
-            let question = random.question();
-            let expected = transcribed(&rules, &question, &mut counts);
-            let answer = bench.ask(&question);
+            let rls_request = random.rls_request();
+            let expected = transcribed(&rules, &rls_request, &mut counts);
+            let answer = bench.ask(&rls_request);
             let shown = |status: &Status| {
                 (
                     status.code,
@@ -395,7 +395,7 @@ fn decisions_are_those_of_a_plain_transcription() {
                 )
             };
             let actual = (answer.overall, answer.statuses.iter().map(shown).collect());
-            assert_eq!(actual, expected, "{}\n{question:?}", written(&rules));
+            assert_eq!(actual, expected, "{}\n{rls_request:?}", written(&rules));
             limited += expected.1.iter().filter(|status| status.2.is_some()).count();
             refused += usize::from(expected.0 == Code::OverLimit);
         }

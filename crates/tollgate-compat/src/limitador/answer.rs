@@ -178,17 +178,17 @@ impl<'c> Load<'c> {
 /// limits apply to the request as a whole.
 pub(crate) async fn answer<'c, S: Store>(
     config: &'c LimitadorConfig,
-    question: &RlsRequest,
+    rls_request: &RlsRequest,
     counters: &Counters<'_, S>,
     ledger: &CounterLedger,
     options: &Options,
     now: Timestamp,
 ) -> Answered<'c> {
-    let gives_back = question.descriptors.iter().all(|descriptor| descriptor.is_negative_hits);
+    let gives_back = rls_request.descriptors.iter().all(|descriptor| descriptor.is_negative_hits);
     let mut asked = Asked {
-        namespace: &question.domain,
-        descriptors: question.descriptors.iter().map(|descriptor| descriptor.entries.as_slice()).collect(),
-        delta: if gives_back { refund(question) } else { cost(question) },
+        namespace: &rls_request.domain,
+        descriptors: rls_request.descriptors.iter().map(|descriptor| descriptor.entries.as_slice()).collect(),
+        delta: if gives_back { refund(rls_request) } else { cost(rls_request) },
         action: Action::CheckAndReport,
     };
     if gives_back {
@@ -197,7 +197,7 @@ pub(crate) async fn answer<'c, S: Store>(
         (asked.delta, asked.action) = (0, Action::Report);
     }
     let decision = decide(config, &asked, counters, ledger, now).await;
-    let mut statuses = vec![Status::of_no_limit(Code::Ok); question.descriptors.len()];
+    let mut statuses = vec![Status::of_no_limit(Code::Ok); rls_request.descriptors.len()];
     if let (Some(first), Some(tightest)) = (statuses.first_mut(), decision.loads.first()) {
         *first = status(tightest);
     }
@@ -225,19 +225,19 @@ async fn give_back<S: Store>(
 /// The cost of a request: the maximum over its descriptors, or else the number of the request. Limits apply to the
 /// request as a whole, so a descriptor has no cost of its own, and one that gives back beside others that pay changes
 /// nothing.
-fn cost(question: &RlsRequest) -> u64 {
-    let paying = question.descriptors.iter().filter(|descriptor| !descriptor.is_negative_hits);
-    largest(question, paying)
+fn cost(rls_request: &RlsRequest) -> u64 {
+    let paying = rls_request.descriptors.iter().filter(|descriptor| !descriptor.is_negative_hits);
+    largest(rls_request, paying)
 }
 
 /// The units that a request gives back, found as its cost is.
-fn refund(question: &RlsRequest) -> u64 {
-    largest(question, question.descriptors.iter()).min(EXACT_MAX)
+fn refund(rls_request: &RlsRequest) -> u64 {
+    largest(rls_request, rls_request.descriptors.iter()).min(EXACT_MAX)
 }
 
-fn largest<'q>(question: &RlsRequest, descriptors: impl Iterator<Item = &'q Descriptor>) -> u64 {
+fn largest<'q>(rls_request: &RlsRequest, descriptors: impl Iterator<Item = &'q Descriptor>) -> u64 {
     let given = descriptors.filter_map(|descriptor| descriptor.hits_addend).max();
-    given.unwrap_or(u64::from(question.hits_addend.max(1)))
+    given.unwrap_or(u64::from(rls_request.hits_addend.max(1)))
 }
 
 fn status(load: &Load<'_>) -> Status {

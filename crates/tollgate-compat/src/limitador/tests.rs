@@ -88,13 +88,13 @@ fn requests_at_the_same_time_do_not_pass_together() {
     let bench = Bench::new(Format::Limitador, TWO);
     let entries = vec![("user".to_owned(), "u".to_owned())];
     let descriptors = vec![Descriptor { entries, ..Descriptor::default() }];
-    let question = RlsRequest { domain: "n".to_owned(), descriptors, hits_addend: 3 };
+    let rls_request = RlsRequest { domain: "n".to_owned(), descriptors, hits_addend: 3 };
     let passed = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..100 {
-                    if bench.ask(&question).overall == Code::Ok {
+                    if bench.ask(&rls_request).overall == Code::Ok {
                         passed.fetch_add(1, Ordering::Relaxed);
                     }
                 }
@@ -106,8 +106,8 @@ fn requests_at_the_same_time_do_not_pass_together() {
     let passed = passed.into_inner();
     assert!((20..=33).contains(&passed), "{passed}");
     let look = RlsRequest {
-        descriptors: vec![Descriptor { hits_addend: Some(0), ..question.descriptors[0].clone() }],
-        ..question
+        descriptors: vec![Descriptor { hits_addend: Some(0), ..rls_request.descriptors[0].clone() }],
+        ..rls_request
     };
     let answer = bench.ask(&look);
     assert_eq!(

@@ -26,7 +26,7 @@ pub struct AdminArguments {
     /// Further tokens: a role (viewer, operator or admin), a name and a token on each line
     #[arg(long, value_name = "FILE", env = "TOLLGATE_ADMIN_TOKENS", hide_short_help = true)]
     pub admin_tokens: Option<PathBuf>,
-    /// A name by which the admin interface may be called, beside localhost and the server's address
+    /// A name by which the admin interface may be called, in addition to localhost and the server's address
     #[arg(
         long,
         value_name = "NAME",

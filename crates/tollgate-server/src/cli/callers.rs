@@ -6,12 +6,12 @@ use clap::{Args, Subcommand};
 
 use super::value::{self, GivenAttribute};
 
-/// What to do with the callers file.
+/// Commands on the callers file.
 #[derive(Debug, Subcommand)]
 pub enum CallersCommand {
-    /// Add a credential, as its SHA-256, and what is known of its caller
+    /// Add a credential, as its SHA-256, and the attributes of its caller
     Add(AddCallerArguments),
-    /// List the digests of known credentials, and what is known of their callers
+    /// List the digests of known credentials, and the attributes of their callers
     List(ListCallersArguments),
     /// Remove a credential
     Remove(RemoveCallerArguments),
@@ -31,7 +31,7 @@ pub struct AddCallerArguments {
     /// The credential, its digest as sha256:..., or - for the first line of standard input
     #[arg(value_name = "CREDENTIAL")]
     pub credential: Option<String>,
-    /// What is known of its caller: name=text
+    /// Attributes of the caller: name=text
     #[arg(value_name = "NAME=VALUE", value_parser = value::attribute)]
     pub attributes: Vec<GivenAttribute>,
     /// The callers file; it is created if it is missing

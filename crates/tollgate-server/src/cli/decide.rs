@@ -21,13 +21,13 @@ Exit status: 0 when every request was allowed, 1 when one was refused, 2 when no
 #[derive(Debug, Args)]
 #[command(after_long_help = DECIDE_EXAMPLES)]
 pub struct DecideArguments {
-    /// What is known about the request: name=text, or name:=5 for a number
+    /// Attributes of the request: name=text, or name:=5 for a number
     #[arg(value_name = "NAME=VALUE", value_parser = value::attribute)]
     pub attributes: Vec<GivenAttribute>,
     /// The policy file, - for standard input; without one, the built-in example
     #[arg(long, value_name = "FILE", env = "TOLLGATE_POLICY")]
     pub policy: Option<PathBuf>,
-    /// What one request costs; 0 only reads
+    /// The cost of one request; 0 only reads
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=COST_MAX))]
     pub cost: u64,
     /// How many requests to decide

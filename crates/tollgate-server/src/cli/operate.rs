@@ -99,10 +99,10 @@ Examples:
 
 Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
 
-/// What to do with a running server.
+/// Commands to a running server.
 #[derive(Debug, Subcommand)]
 pub enum OperateCommand {
-    /// Show what is left for a key on a running server
+    /// Show the remaining quota of a key on a running server
     #[command(after_long_help = GET_EXAMPLES)]
     Get(GetArguments),
     /// Say which limits of a running server match these attributes, why not, and what would change it
@@ -254,10 +254,10 @@ pub struct KeyArguments {
 /// The arguments of `explain`.
 #[derive(Debug, Args)]
 pub struct ExplainArguments {
-    /// What is known about the request: name=text, or name:=5 for a number
+    /// Attributes of the request: name=text, or name:=5 for a number
     #[arg(value_name = "NAME=VALUE", value_parser = value::attribute)]
     pub attributes: Vec<GivenAttribute>,
-    /// What the request costs
+    /// The cost of the request
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=COST_MAX))]
     pub cost: u64,
     /// Which nodes of a fleet to show.

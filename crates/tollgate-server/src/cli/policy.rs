@@ -9,7 +9,7 @@ use super::operate::ServerArguments;
 use super::policy_test::TestArguments;
 use super::value;
 
-/// What to do with policy files.
+/// Commands on policy files.
 #[derive(Debug, Subcommand)]
 pub enum PolicyCommand {
     /// Say what each limit means in a sentence, and report every problem at once

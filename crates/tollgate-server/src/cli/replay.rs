@@ -15,7 +15,7 @@ Formats are found by looking: nginx and Apache common and combined, Envoy, Caddy
 CSV, NDJSON, HAR, and `tollgate tail --json`; plain, gzip or zstd. Nothing is sent anywhere.
 Exit status: 0 when the log was replayed, 2 when it could not be.";
 
-/// What clients do after a denial.
+/// The reaction of clients to a denial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ClientChoice {
     /// A denied request does not come back
@@ -60,7 +60,7 @@ pub struct ReplayArguments {
     /// The config of the server: where credentials and attributes come from, and which proxies are trusted
     #[arg(long, value_name = "FILE", env = "TOLLGATE_CONFIG")]
     pub config: Option<PathBuf>,
-    /// What clients do after a denial
+    /// The reaction of clients to a denial
     #[arg(long, value_enum, value_name = "HOW", default_value = "gone", conflicts_with = "against")]
     pub clients: ClientChoice,
     /// Leave out a limit, such as one whose attribute the log does not have; may be repeated

@@ -107,7 +107,7 @@ pub struct ServeArguments {
     /// Which clients may connect, and their credentials.
     #[command(flatten)]
     pub security: SecurityArguments,
-    /// Who may operate the server.
+    /// The tokens of operators.
     #[command(flatten)]
     pub admin: AdminArguments,
     /// How changes of the policy are applied.

@@ -6,7 +6,7 @@ use clap::builder::TypedValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-/// What the first files are for.
+/// The use of the first files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum InitKind {
     /// A public API: limits by key, by tenant and plan, and for the whole platform
@@ -31,7 +31,7 @@ Exit status: 0 when all files were written, 1 when one of them is there already 
 #[derive(Debug, Args)]
 #[command(after_long_help = INIT_EXAMPLES)]
 pub struct InitArguments {
-    /// What is to be limited
+    /// The kind of setup
     #[arg(value_enum, value_name = "KIND", default_value = "api")]
     pub kind: InitKind,
     /// Where to write the files; the directory is created if it is missing
@@ -39,7 +39,7 @@ pub struct InitArguments {
     pub dir: PathBuf,
 }
 
-/// What to do with config files.
+/// Commands on config files.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
     /// Report every problem of config files at once

@@ -7,10 +7,10 @@ use tollgate::Ticks;
 
 use super::value;
 
-/// What to simulate.
+/// The system to simulate.
 #[derive(Debug, Subcommand)]
 pub enum SimulateCommand {
-    /// Servers that share a store: what they admit together, what is stranded, and how often they call the store; in
+    /// Servers that share a store: the units that they admit together, those that are stranded, and how often they call the store; in
     /// virtual time
     Fleet(FleetArguments),
 }

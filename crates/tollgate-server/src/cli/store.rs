@@ -112,7 +112,7 @@ impl EntranceArguments {
     }
 }
 
-/// What to do about a store.
+/// Commands on a store.
 #[derive(Debug, Subcommand)]
 pub enum StoreCommand {
     /// Report problems of a Redis or Valkey, and how to fix them

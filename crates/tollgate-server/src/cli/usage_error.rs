@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// What is wrong with the arguments, in one line; `None` for help and version, which are answers.
+/// The problem with the arguments, in one line; `None` for help and version, which are answers.
 pub(crate) fn text(error: &clap::Error, arguments: &[OsString], command: &Command) -> Option<String> {
     let usage = UsageError { error, arguments, command };
     let problem = match error.kind() {
@@ -33,7 +33,7 @@ pub(crate) fn text(error: &clap::Error, arguments: &[OsString], command: &Comman
     Some(format!("{problem}; see `{} --help`", usage.path()))
 }
 
-/// What other programs call a command, or what a person types for a command of two words.
+/// Names of commands in other programs, and probable spellings of commands of two words.
 const OTHER_NAMES: [(&str, &str); 8] = [
     ("server", "serve"),
     ("start", "serve"),

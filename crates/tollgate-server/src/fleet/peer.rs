@@ -78,7 +78,7 @@ impl PeerClient {
             }
             None => builder.with_no_client_auth(),
         };
-        config.alpn_protocols = tls::Inside::Http.protocols();
+        config.alpn_protocols = tls::AlpnProtocol::Http.protocols();
         Ok(Self { tls: Some(TlsConnector::from(Arc::new(config))) })
     }
 
@@ -165,7 +165,7 @@ fn silent() -> String {
     "it does not answer within a second".to_owned()
 }
 
-/// What a node says instead of an answer.
+/// The refusal of a node.
 async fn refused(response: Response<Incoming>) -> String {
     let status = response.status();
     if status == StatusCode::UNAUTHORIZED {

@@ -13,7 +13,7 @@ const SILENT_AFTER: u64 = 5_000_000;
 /// Maximum number of nodes that are listed.
 const NODES_MAX: usize = 1_000;
 
-/// What a node says about itself.
+/// A node's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeAbout {
     /// The host and port of its admin interface.

@@ -13,7 +13,7 @@ use super::build;
 use crate::listen::{self, FdBudget, Handshake};
 use crate::service::Service;
 use crate::store::Stores;
-use crate::tls::Inside;
+use crate::tls::AlpnProtocol;
 
 /// An upstream that accepts one upgrade, and echoes all bytes until their end.
 fn echoing() -> (SocketAddr, std::thread::JoinHandle<()>) {
@@ -56,7 +56,7 @@ async fn stopping(
     let serving = tokio::spawn(listen::serve(
         listener,
         limit,
-        Handshake::new(None, Inside::Both),
+        Handshake::new(None, AlpnProtocol::Both),
         clock,
         stopped,
         move |stream, stop| connection(stream, Arc::clone(&gateway), stop),

@@ -137,14 +137,14 @@ impl Calls {
             Err(Unread::Compressed) => return unary::compressed(),
             Err(Unread::Malformed(reason)) => return unary::failure(Status::internal(reason)),
         };
-        let question = match codec::read(message) {
-            DecodedRequest::Readable(question) => question,
+        let rls_request = match codec::read(message) {
+            DecodedRequest::Readable(rls_request) => rls_request,
             DecodedRequest::Unreadable => {
                 let reason = "it is no message of Envoy's, or has text that is not UTF-8";
                 return unary::reply(&self.refuse(reason));
             }
         };
-        match rls::answer(&self.service, &question, self.service.now()).await {
+        match rls::answer(&self.service, &rls_request, self.service.now()).await {
             Ok(answer) => unary::reply(&RateLimitResponse::from(answer)),
             Err(Unanswerable::Invalid(reason)) => unary::failure(Status::invalid_argument(reason)),
         }

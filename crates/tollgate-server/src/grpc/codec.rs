@@ -4,13 +4,13 @@
 use prost::Message;
 
 use crate::envoy_api::{RateLimitRequest, RateLimitResponse};
-use crate::rls::{Answer, Code, Question};
+use crate::rls::{Answer, Code, RlsRequest};
 
 /// The decoded request.
 #[derive(Debug)]
 pub(super) enum DecodedRequest {
     /// A valid request.
-    Readable(Question),
+    Readable(RlsRequest),
     /// Bytes that cannot be decoded.
     Unreadable,
 }
@@ -18,7 +18,7 @@ pub(super) enum DecodedRequest {
 /// Decodes the bytes of a request.
 pub(super) fn read(bytes: impl prost::bytes::Buf) -> DecodedRequest {
     match RateLimitRequest::decode(bytes) {
-        Ok(request) => DecodedRequest::Readable(Question::from(request)),
+        Ok(request) => DecodedRequest::Readable(RlsRequest::from(request)),
         Err(_) => DecodedRequest::Unreadable,
     }
 }

@@ -30,7 +30,7 @@ limits:
 /// When one of these properties is violated.
 #[allow(clippy::expect_used, reason = "a broken invariant panics")]
 pub fn rls_message(bytes: &[u8]) {
-    let DecodedRequest::Readable(question) = read(bytes) else { return };
+    let DecodedRequest::Readable(rls_request) = read(bytes) else { return };
     let policy = Policy::compile("policy.yaml", POLICY).expect("the policy is good");
     let engine = Engine::builder()
         .policy(policy)
@@ -39,11 +39,11 @@ pub fn rls_message(bytes: &[u8]) {
         .build();
     let service = Service::new(engine, Clock::precise());
     for _ in 0..3 {
-        let Ok(answer) = poll_once(rls::answer(&service, &question, NOW)) else {
-            assert!(question.domain.is_empty() || question.descriptors.is_empty());
+        let Ok(answer) = poll_once(rls::answer(&service, &rls_request, NOW)) else {
+            assert!(rls_request.domain.is_empty() || rls_request.descriptors.is_empty());
             return;
         };
-        assert_eq!(answer.statuses.len(), question.descriptors.len());
+        assert_eq!(answer.statuses.len(), rls_request.descriptors.len());
         let denied = answer.statuses.iter().any(|status| status.code == Code::OverLimit);
         assert!(!denied || answer.overall == Code::OverLimit, "a denied descriptor passed: {answer:?}");
         let response = RateLimitResponse::from(answer);

@@ -8,10 +8,10 @@ use crate::envoy_api::{
     DescriptorStatus, HeaderValue, RateLimit, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
     RateLimitResponse, RateLimitUnit, ResponseCode,
 };
-use crate::rls::{self, Answer, Code, CurrentLimit, Descriptor, Override, Question, Refusal, Status, Unit};
+use crate::rls::{self, Answer, Code, CurrentLimit, Descriptor, Override, Refusal, RlsRequest, Status, Unit};
 use crate::telemetry::is_crowded;
 
-impl From<RateLimitRequest> for Question {
+impl From<RateLimitRequest> for RlsRequest {
     fn from(request: RateLimitRequest) -> Self {
         Self {
             domain: request.domain,

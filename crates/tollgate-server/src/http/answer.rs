@@ -38,7 +38,7 @@ const PROXY_FIELDS: [&str; 2] = ["x-forwarded-", "x-original-"];
 pub(super) enum HttpAnswer {
     /// The server is alive.
     Healthy,
-    /// What runs here.
+    /// The running program.
     Root(RootForm),
     /// The description of the interface.
     OpenApi,
@@ -197,15 +197,15 @@ impl<S: Store> Handler<'_, S> {
         self.answer_check(&JsonRequest::check(&body)?).await
     }
 
-    pub(super) async fn answer_check(&self, question: &JsonRequest<'_>) -> Result<HttpAnswer, Problem> {
+    pub(super) async fn answer_check(&self, json_request: &JsonRequest<'_>) -> Result<HttpAnswer, Problem> {
         if let Some(compat) = self.service.compat() {
-            return Box::pin(self.answer_check_compat(&compat, &question.request()?)).await;
+            return Box::pin(self.answer_check_compat(&compat, &json_request.request()?)).await;
         }
-        let known = question.known(&self.service.identity);
-        let request = question.request_of(&known)?;
+        let known = json_request.known(&self.service.identity);
+        let request = json_request.request_of(&known)?;
         let mut text = Vec::with_capacity(DECISION_BYTES);
         match self.decide(&request, self.service.now(), Some(Stopwatch::start()), &mut text).await {
-            Some(compat) => Box::pin(self.answer_check_compat(&compat, &question.request()?)).await,
+            Some(compat) => Box::pin(self.answer_check_compat(&compat, &json_request.request()?)).await,
             None => Ok(HttpAnswer::Decision(text)),
         }
     }
@@ -221,27 +221,27 @@ impl<S: Store> Handler<'_, S> {
     }
 
     /// Answers all requests of a batch, or none if one of them is invalid.
-    async fn batch(&self, questions: &[JsonRequest<'_>]) -> Result<HttpAnswer, Problem> {
+    async fn batch(&self, json_requests: &[JsonRequest<'_>]) -> Result<HttpAnswer, Problem> {
         let now = self.service.now();
         let wrong =
             |index: usize, error: &dyn std::fmt::Display| Problem::invalid(format!("[{index}]: {error}"));
         if let Some(compat) = self.service.compat() {
-            let asked = questions.iter().enumerate();
-            let plain =
-                asked.map(|(index, question)| question.request().map_err(|error| wrong(index, &error)));
+            let asked = json_requests.iter().enumerate();
+            let plain = asked
+                .map(|(index, json_request)| json_request.request().map_err(|error| wrong(index, &error)));
             let answers = self.check_compat(&compat, &plain.collect::<Result<Vec<_>, _>>()?, now).await;
             return Ok(CompatAnswer::document(
                 answers.map_err(|(index, error)| wrong(index, &error))?.into(),
             ));
         }
         let known: Vec<Identified> =
-            questions.iter().map(|question| question.known(&self.service.identity)).collect();
-        let mut requests = Vec::with_capacity(questions.len());
-        for (index, (question, known)) in questions.iter().zip(&known).enumerate() {
-            requests.push(question.request_of(known).map_err(|error| wrong(index, &error))?);
+            json_requests.iter().map(|json_request| json_request.known(&self.service.identity)).collect();
+        let mut requests = Vec::with_capacity(json_requests.len());
+        for (index, (json_request, known)) in json_requests.iter().zip(&known).enumerate() {
+            requests.push(json_request.request_of(known).map_err(|error| wrong(index, &error))?);
         }
         if !self.service.engine.store().never_waits() {
-            return self.batch_together(questions, &requests, now).await;
+            return self.batch_together(json_requests, &requests, now).await;
         }
         // Serialized one by one, so that a batch needs only the memory of its answer.
         let mut text = Vec::with_capacity(2 + requests.len() * DECISION_BYTES);
@@ -254,7 +254,7 @@ impl<S: Store> Handler<'_, S> {
             let watch = self.service.meter.sampled_watch();
             if let Some(compat) = self.decide(request, now, watch, &mut text).await {
                 text.truncate(start);
-                let answer = self.check_overtaken(&compat, questions, index, now).await?;
+                let answer = self.check_overtaken(&compat, json_requests, index, now).await?;
                 text.extend_from_slice(answer.to_string().as_bytes());
             }
         }
@@ -265,7 +265,7 @@ impl<S: Store> Handler<'_, S> {
     /// Answers a batch whose decisions wait for a store: concurrently, so that they share its calls and wait together.
     async fn batch_together(
         &self,
-        questions: &[JsonRequest<'_>],
+        json_requests: &[JsonRequest<'_>],
         requests: &[CheckRequest<'_>],
         now: Timestamp,
     ) -> Result<HttpAnswer, Problem> {
@@ -282,7 +282,7 @@ impl<S: Store> Handler<'_, S> {
                 if let Some(compat) = self.write(&mut decision, request, now, &mut text) {
                     text.truncate(start);
                     let place = chunk * TOGETHER_MAX + index;
-                    let answer = self.check_overtaken(&compat, questions, place, now).await?;
+                    let answer = self.check_overtaken(&compat, json_requests, place, now).await?;
                     text.extend_from_slice(answer.to_string().as_bytes());
                 }
             }
@@ -295,13 +295,13 @@ impl<S: Store> Handler<'_, S> {
     async fn check_overtaken(
         &self,
         compat: &ActiveConfig,
-        questions: &[JsonRequest<'_>],
+        json_requests: &[JsonRequest<'_>],
         index: usize,
         now: Timestamp,
     ) -> Result<serde_json::Value, Problem> {
         let wrong = |error: &dyn std::fmt::Display| Problem::invalid(format!("[{index}]: {error}"));
-        let Some(question) = questions.get(index) else { return Ok(serde_json::Value::Null) };
-        let request = question.request().map_err(|error| wrong(&error))?;
+        let Some(json_request) = json_requests.get(index) else { return Ok(serde_json::Value::Null) };
+        let request = json_request.request().map_err(|error| wrong(&error))?;
         let answers = self.check_compat(compat, std::slice::from_ref(&request), now).await;
         Ok(answers.map_err(|(_, error)| wrong(&error))?.pop().unwrap_or_default())
     }
@@ -357,24 +357,25 @@ impl<S: Store> Handler<'_, S> {
         requests: &[CheckRequest<'_>],
         now: Timestamp,
     ) -> Result<Vec<serde_json::Value>, (usize, Unanswerable)> {
-        let mut questions = Vec::with_capacity(requests.len());
+        let mut rls_requests = Vec::with_capacity(requests.len());
         for (index, request) in requests.iter().enumerate() {
-            let question = compat.question(request).and_then(|question| question.check().map(|()| question));
-            questions.push(question.map_err(|error| (index, error))?);
+            let rls_request =
+                compat.rls_request(request).and_then(|rls_request| rls_request.check().map(|()| rls_request));
+            rls_requests.push(rls_request.map_err(|error| (index, error))?);
         }
-        let document = |question| self.compat_document(compat, question, now);
-        let documents: Vec<_> = questions.iter().map(document).collect();
+        let document = |rls_request| self.compat_document(compat, rls_request, now);
+        let documents: Vec<_> = rls_requests.iter().map(document).collect();
         Ok(together(self.service.engine.store(), documents).await)
     }
 
     async fn compat_document(
         &self,
         compat: &ActiveConfig,
-        question: &rls::Question,
+        rls_request: &rls::RlsRequest,
         now: Timestamp,
     ) -> serde_json::Value {
-        let answer = self.service.answer_compat(compat, question, Protocol::Http, now).await;
+        let answer = self.service.answer_compat(compat, rls_request, Protocol::Http, now).await;
         // Text and numbers always have a form in JSON.
-        serde_json::to_value(Checked::new(question, answer)).unwrap_or_default()
+        serde_json::to_value(Checked::new(rls_request, answer)).unwrap_or_default()
     }
 }

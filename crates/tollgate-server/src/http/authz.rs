@@ -62,14 +62,14 @@ impl ProxyKind {
 pub(super) struct Verified {
     /// If the proxy does not describe its request well enough, the request is refused like any other: a proxy that
     /// treats an unexpected status as a failure may let it pass.
-    outcome: Result<Passage, Problem>,
+    outcome: Result<AuthzResult, Problem>,
     proxy: ProxyKind,
     is_head: bool,
 }
 
 /// Whether a request may pass.
 #[derive(Debug)]
-struct Passage {
+struct AuthzResult {
     answer: Answer,
     permit: Option<String>,
     /// Whether it passes because no limit applies to it.
@@ -79,11 +79,16 @@ struct Passage {
 impl<S: Store> Handler<'_, S> {
     /// Answers a proxy.
     pub(super) async fn authorize(&self, peer: IpAddr, request: &Parts, proxy: ProxyKind) -> Verified {
-        let outcome = self.passage(peer, request, proxy.family()).await;
+        let outcome = self.check_request(peer, request, proxy.family()).await;
         Verified { outcome, proxy, is_head: request.method == Method::HEAD }
     }
 
-    async fn passage(&self, peer: IpAddr, request: &Parts, family: Family) -> Result<Passage, Problem> {
+    async fn check_request(
+        &self,
+        peer: IpAddr,
+        request: &Parts,
+        family: Family,
+    ) -> Result<AuthzResult, Problem> {
         let service = self.service;
         let parts = (&request.method, &request.uri, &request.headers);
         let attributes = service.reader.of_held(peer, parts, family);
@@ -114,7 +119,7 @@ impl<S: Store> Handler<'_, S> {
         let audience = Audience { caller, accepts, cost: Some(question.units()) };
         let answer = Answer::of(&decision, &service.headers, audience, service.on_wall(now));
         let permit = if let Hold::Permit { id } = hold { Some(id) } else { None };
-        Ok(Passage { answer, permit, is_unlimited: decision.meets_no_limit() })
+        Ok(AuthzResult { answer, permit, is_unlimited: decision.meets_no_limit() })
     }
 }
 
@@ -130,7 +135,7 @@ impl Verified {
     pub(super) fn into_response(self) -> Response<Full<Bytes>> {
         let problem_header = if self.proxy == ProxyKind::Nginx { self.problem() } else { None };
         let mut response = match self.outcome {
-            Ok(passage) => passage.into_response(),
+            Ok(result) => result.into_response(),
             Err(problem) => problem_details(&problem),
         };
         if self.proxy == ProxyKind::Nginx {
@@ -152,8 +157,8 @@ impl Verified {
     /// The body of a refusal as a header, if it is JSON and short enough.
     fn problem(&self) -> Option<HeaderValue> {
         let text = match &self.outcome {
-            Ok(passage) => {
-                let body = passage.answer.body.as_ref().filter(|body| body.content_type.contains("json"))?;
+            Ok(result) => {
+                let body = result.answer.body.as_ref().filter(|body| body.content_type.contains("json"))?;
                 in_ascii(&body.text)
             }
             Err(problem) => in_ascii(&problem_text(problem)),
@@ -177,7 +182,7 @@ fn in_ascii(json: &str) -> String {
     ascii
 }
 
-impl Passage {
+impl AuthzResult {
     fn into_response(self) -> Response<Full<Bytes>> {
         let status = StatusCode::from_u16(self.answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
         let content_type = self.answer.body.as_ref().map(|body| HeaderValue::from_static(body.content_type));

@@ -18,9 +18,9 @@ impl<S: Store> Handler<'_, S> {
     /// # Errors
     /// When the request is invalid, no reservation is possible at the moment, or the server cannot remember another
     /// one.
-    pub(super) async fn answer_reserve(&self, question: &JsonRequest<'_>) -> Result<HttpAnswer, Problem> {
-        let known = question.known(&self.service.identity);
-        let request = question.request_of(&known)?;
+    pub(super) async fn answer_reserve(&self, json_request: &JsonRequest<'_>) -> Result<HttpAnswer, Problem> {
+        let known = json_request.known(&self.service.identity);
+        let request = json_request.request_of(&known)?;
         if let Some(compat) = self.service.compat() {
             let format = compat.rules.format().name();
             let detail = format!(
@@ -28,7 +28,7 @@ impl<S: Store> Handler<'_, S> {
             );
             return Err(Problem::new(Kind::WrongFormat, detail));
         }
-        let (lifetime, now, watch) = (question.lifetime(), self.service.now(), Stopwatch::start());
+        let (lifetime, now, watch) = (json_request.lifetime(), self.service.now(), Stopwatch::start());
         let (decision, reservation) = self.service.reserve(&request, lifetime, now, Protocol::Http).await;
         let mut hold = Hold::None;
         if let Some(reservation) = reservation {
@@ -53,7 +53,7 @@ impl<S: Store> Handler<'_, S> {
 
     pub(super) async fn commit(&self, id: Id, cost: u64) -> Result<HttpAnswer, Problem> {
         let now = self.service.now();
-        let mut reservation = self.service.reservations.lend(id, now).map_err(unsettleable)?;
+        let mut reservation = self.service.reservations.checkout(id, now).map_err(unsettleable)?;
         let settled = self.service.engine.reservations().commit(&mut reservation, cost, now).await?;
         reservation.done();
         Ok(HttpAnswer::Settled(settled))
@@ -63,7 +63,7 @@ impl<S: Store> Handler<'_, S> {
     /// fail.
     pub(super) async fn report(&self, id: Id, ended: Ended) -> Result<HttpAnswer, Problem> {
         let now = self.service.now();
-        let mut awaiting = self.service.reports.lend(id, now).map_err(unreportable)?;
+        let mut awaiting = self.service.reports.checkout(id, now).map_err(unreportable)?;
         let settled = self.service.engine.reservations().report(&mut awaiting, ended, now).await?;
         awaiting.done();
         Ok(HttpAnswer::Settled(settled))
@@ -71,7 +71,7 @@ impl<S: Store> Handler<'_, S> {
 
     pub(super) async fn cancel(&self, id: Id) -> Result<HttpAnswer, Problem> {
         let now = self.service.now();
-        let mut reservation = self.service.reservations.lend(id, now).map_err(unsettleable)?;
+        let mut reservation = self.service.reservations.checkout(id, now).map_err(unsettleable)?;
         self.service.engine.reservations().cancel(&mut reservation, now).await?;
         reservation.done();
         Ok(HttpAnswer::Done)
@@ -81,7 +81,7 @@ impl<S: Store> Handler<'_, S> {
     /// caller is releasing it at the moment, it is coming back.
     pub(super) async fn release(&self, id: Id) -> Result<HttpAnswer, Problem> {
         let now = self.service.now();
-        if let Ok(permit) = self.service.permits.lend(id, now) {
+        if let Ok(permit) = self.service.permits.checkout(id, now) {
             let released = self.service.engine.reservations().release(&permit, now).await;
             released.map_err(|failure| Problem::new(Kind::StoreUnavailable, failure.to_string()))?;
             permit.done();
@@ -93,7 +93,7 @@ impl<S: Store> Handler<'_, S> {
 fn unreportable(absent: Absent) -> Problem {
     let (kind, detail) = match absent {
         Absent::Done => (Kind::ReservationSettled, "it was reported before; each request ends once"),
-        Absent::Lent => {
+        Absent::InUse => {
             (Kind::ReservationBusy, "another report is under way; if that one fails, send this one again")
         }
         Absent::Expired => {
@@ -110,7 +110,7 @@ fn unsettleable(absent: Absent) -> Problem {
             Kind::ReservationSettled,
             "it was committed or cancelled; each reservation is settled once",
         ),
-        Absent::Lent => Problem::new(
+        Absent::InUse => Problem::new(
             Kind::ReservationBusy,
             "another request is about to commit or cancel it; if that one fails, send this one again",
         ),

@@ -11,9 +11,9 @@ use crate::service::rls;
 impl<S: Store> Handler<'_, S> {
     /// Answers a request of Envoy: 200 if it may pass, 429 if it may not.
     pub(super) async fn rls_json(&self, body: &[u8]) -> Result<HttpAnswer, Problem> {
-        let question = json::question(body).map_err(Problem::invalid)?;
+        let rls_request = json::rls_request(body).map_err(Problem::invalid)?;
         let now: Timestamp = self.service.now();
-        let answer = rls::answer(self.service, &question, now).await.map_err(|error| match error {
+        let answer = rls::answer(self.service, &rls_request, now).await.map_err(|error| match error {
             Unanswerable::Invalid(text) => Problem::new(Kind::InvalidRequest, text),
         })?;
         let status = if answer.overall == Code::Ok { 200 } else { 429 };

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use tollgate_gateway::listen::{ConnectionActivity, Stream};
 
 use crate::shutdown::{Stop, stopped};
-use crate::tls::{Inside, Tls};
+use crate::tls::{AlpnProtocol, Tls};
 
 /// How long a handshake may take, including the wait for a permit.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -27,7 +27,7 @@ pub(crate) enum Handshake {
         /// The certificates.
         tls: Arc<Tls>,
         /// The protocol inside TLS.
-        inside: Inside,
+        alpn: AlpnProtocol,
         /// Permits for handshakes.
         permits: Arc<Semaphore>,
     },
@@ -35,10 +35,10 @@ pub(crate) enum Handshake {
 
 impl Handshake {
     /// The setup for a protocol: with TLS if `tls` is set.
-    pub(crate) fn new(tls: Option<&Arc<Tls>>, inside: Inside) -> Self {
+    pub(crate) fn new(tls: Option<&Arc<Tls>>, alpn: AlpnProtocol) -> Self {
         tls.map_or(Handshake::Plain, |tls| Handshake::Tls {
             tls: Arc::clone(tls),
-            inside,
+            alpn,
             permits: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
         })
     }
@@ -50,12 +50,12 @@ impl Handshake {
         activity: Arc<ConnectionActivity>,
         mut stop: Stop,
     ) -> Option<Stream> {
-        let Handshake::Tls { tls, inside, permits } = self else {
+        let Handshake::Tls { tls, alpn, permits } = self else {
             return Some(Stream::plain(stream, activity));
         };
         let handshake = async {
             let _permit = permits.acquire().await.ok()?;
-            match tls.acceptor(*inside).accept(stream).await {
+            match tls.acceptor(*alpn).accept(stream).await {
                 Ok(stream) => Some(Stream::secure(stream, activity)),
                 Err(error) => {
                     tracing::debug!(%error, "a handshake failed");

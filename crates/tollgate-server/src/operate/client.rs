@@ -210,7 +210,7 @@ impl Client {
             StatusCode::UNAUTHORIZED => "; give it with --token, TOLLGATE_ADMIN_TOKEN or --token-file FILE",
             _ => "",
         };
-        // What does not exist is named by the detail.
+        // The detail names the missing thing.
         let title = if status == StatusCode::NOT_FOUND { String::new() } else { format!("{title}: ") };
         plain(&format!("{title}{detail}{cure}"))
     }

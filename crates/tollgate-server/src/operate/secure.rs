@@ -45,7 +45,7 @@ impl SecureClient {
             }
             _ => builder.with_no_client_auth(),
         };
-        config.alpn_protocols = tls::Inside::Http.protocols();
+        config.alpn_protocols = tls::AlpnProtocol::Http.protocols();
         let is_shown = config.client_auth_cert_resolver.has_certs();
         Ok(Self { connector: TlsConnector::from(Arc::new(config)), name, is_shown })
     }

@@ -18,7 +18,7 @@ use crate::file_watch::Version;
 use tollgate_tower::shed::Shedder;
 
 /// The beginning of the first line.
-const FORM: &str = "tollgate-orders 1 ";
+const FORM: &str = "tollgate-operator-state 1 ";
 /// The ids of items, or their beginnings.
 const ALL_ID: &str = "all";
 const LIMIT_ID: &str = "limit:";
@@ -37,7 +37,7 @@ pub(crate) struct OperatorState {
     /// Overrides of overload controllers. Omitted if empty, so that a version without controllers can read the rest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     overload: Vec<LimitEntry>,
-    /// What the node knows of the items of its fleet. Omitted without a shared store.
+    /// The items of the fleet, as the node knows them. Omitted without a shared store.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) shared: BTreeMap<String, FleetItem>,
 }

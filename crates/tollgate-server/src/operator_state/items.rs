@@ -13,7 +13,7 @@ const REMOVAL_LIFETIME: u64 = 86_400_000_000;
 /// When the items of a state that knows no instants count as written: before everything else.
 const LONG_AGO: u64 = 1;
 
-/// What an engine holds, by the ids of items.
+/// The overrides and blocks of an engine, by the ids of items.
 pub(crate) type HeldItems = BTreeMap<String, HeldItem>;
 
 /// An override or a block.
@@ -23,7 +23,7 @@ pub(crate) struct HeldItem {
     pub(crate) text: String,
 }
 
-/// What is known of an item.
+/// The state of an item on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FleetItem {
@@ -107,7 +107,7 @@ impl FleetItems {
         changed
     }
 
-    /// What to ask the store: the items that it does not have, and what is known.
+    /// The next exchange with the store: the items that it lacks, and the known version.
     pub(crate) fn exchange(&mut self) -> FleetExchange {
         let mut items = Vec::new();
         for (id, item) in &mut self.items {
@@ -143,7 +143,7 @@ impl FleetItems {
                 Written::At(written) => {
                     (known.written, known.progress) = (written, ItemProgress::Shared);
                 }
-                // What the store has is later, and takes its place below.
+                // The store's item is later, and replaces it below.
                 Written::Older => known.written = 0,
                 Written::Full => {}
             }
@@ -158,7 +158,7 @@ impl FleetItems {
 
     fn merge(&mut self, items: &[SharedItem], now: u64) {
         let there: BTreeSet<&str> = items.iter().map(|item| item.id.as_str()).collect();
-        // What the store had and has no more, it lost: after a failover or a flush it gets it back.
+        // Items that the store had and lost, in a failover or a flush, are written again.
         let lost = self.items.iter_mut().filter(|(id, _)| !there.contains(id.as_str()));
         for (_, item) in lost.filter(|(_, item)| item.progress == ItemProgress::Shared) {
             item.progress = ItemProgress::Pending;
@@ -178,7 +178,7 @@ impl FleetItems {
         }
     }
 
-    /// What every node is to hold now.
+    /// The overrides and blocks that every node should hold now.
     pub(crate) fn holding(&self, now: u64) -> HeldItems {
         let holds = self.items.iter().filter(|(_, item)| now < item.until && !item.text.is_empty());
         holds
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(one.holding(NOW + 100 * SECOND), HeldItems::new(), "items end by themselves");
     }
 
-    /// What an operator said while the store was away is shared later. It wins against an earlier word of another
+    /// A change made while the store was away is shared later. It wins against an earlier change of another
     /// node, and loses against a later one.
     #[test]
     fn the_later_word_wins() {

@@ -9,7 +9,7 @@ use super::file::OperatorState;
 use super::items::{FleetItem, FleetItems, HeldItems};
 use crate::service::Service;
 
-/// What the nodes of a fleet know together, as this node knows it.
+/// The shared operator state of a fleet, as this node knows it.
 pub(crate) struct SharedState {
     /// Locked while an operator's change is made and noted, and while a change of another node is applied, so that
     /// neither is taken for the other.
@@ -35,7 +35,7 @@ impl SharedState {
         (changed, ids)
     }
 
-    /// What to tell the store, and what this node knows.
+    /// The next exchange with the store.
     pub(crate) fn exchange(&self) -> FleetExchange {
         self.known().exchange()
     }
@@ -72,7 +72,7 @@ impl SharedState {
     }
 }
 
-/// What the engine and the controllers hold now.
+/// The overrides and blocks of the engine and of the controllers.
 fn held(service: &Service) -> HeldItems {
     let state = OperatorState::of(&service.engine, service.overload.as_deref(), service.now());
     state.on_wall(service.engine.maintenance().wall()).items()

@@ -27,13 +27,13 @@ impl ExpectedVerdict {
     }
 }
 
-/// What a request is to get. Whatever is `None` is not compared.
+/// The expected answer to a request. Fields that are `None` are not compared.
 #[derive(Debug, Default)]
 pub(super) struct Expectation {
     pub(super) verdict: Option<ExpectedVerdict>,
     /// The limit that refuses the request, or one that applies to it if it passes.
     pub(super) limit: Option<String>,
-    /// What remains of that limit; without a name, of the one with the least.
+    /// The remaining units of that limit; without a name, of the one with the least.
     pub(super) remaining: Option<u64>,
     pub(super) retry_after: Option<Ticks>,
     pub(super) wait: Option<Ticks>,

@@ -7,7 +7,7 @@ use crate::console::{Console, Style};
 use crate::text::plain;
 use crate::time_text::people;
 
-/// What a test file came to.
+/// The result of a test file.
 #[derive(Debug)]
 pub(super) struct FileResult {
     pub(super) name: String,

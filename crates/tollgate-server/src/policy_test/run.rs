@@ -12,7 +12,7 @@ const MEMORY_BYTES: u64 = 16 << 20;
 /// The secret of the key hash. It is the same each time, so that `enforce_percent` chooses the same keys.
 const SECRET: u64 = 0;
 
-/// What a case came to.
+/// The result of a case.
 #[derive(Debug)]
 pub(super) struct CaseResult {
     pub(super) name: String,
@@ -105,7 +105,7 @@ fn run_step(step: &TestStep, engine: &Engine) -> Result<Option<(u64, Timestamp, 
     Ok(found)
 }
 
-/// What `tollgate explain` says about the limit with this name, or about the first that applies.
+/// The output of `tollgate explain` about the limit with this name, or about the first that applies.
 fn explained(engine: &Engine, request: &CheckRequest<'_>, limit: Option<&str>, now: Timestamp) -> String {
     let explaining = pin!(engine.operator().explain(request, now));
     // Memory never waits.

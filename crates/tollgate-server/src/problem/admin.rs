@@ -1,6 +1,6 @@
 //! Why the admin interface did not do what was asked, beyond what every path of HTTP may refuse.
 
-/// What kind of refusal it is: what a program may match on.
+/// The kind of refusal, which programs may match on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AdminProblem {
     /// The host of the request is not one of the server's names.
@@ -56,7 +56,7 @@ impl AdminProblem {
         }
     }
 
-    /// What all refusals of this kind have in common.
+    /// The title of all refusals of this kind.
     pub(crate) const fn title(self) -> &'static str {
         match self {
             AdminProblem::WrongHost => "The host is not one of this server's names",

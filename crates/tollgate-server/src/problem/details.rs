@@ -18,7 +18,7 @@ pub(crate) fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {
         Kind::Unauthorized => {
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        // What is left of the body is not read, so the connection is of no further use.
+        // The rest of the body is not read, so the connection cannot be reused.
         Kind::BodyTooSlow | Kind::BodyTooLarge => {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }

@@ -13,7 +13,7 @@ use tollgate::store::Store;
 
 use super::guard::{self, PolicySummary};
 use super::last_good::LastGood;
-use super::{Done, Origin, PolicyStatus, Request, Watcher};
+use super::{Origin, PolicyOutcome, PolicyStatus, Request, Watcher};
 use crate::failure::Failure;
 use crate::file_watch::{self, Capture, DISK_TIMEOUT, Debounce, FileWatcher, ReloadMode, Seen, hangs};
 use crate::policy_file::{self, Loaded};
@@ -120,10 +120,10 @@ impl<S: Store> PolicyReload<S> {
     ///
     /// # Errors
     /// Why the files on disk are not active.
-    pub(super) fn run_cycle(&self, mode: ReloadMode) -> Result<Done, String> {
+    pub(super) fn run_cycle(&self, mode: ReloadMode) -> Result<PolicyOutcome, String> {
         let Some(path) = &self.path else {
             return match mode {
-                ReloadMode::OnChange => Ok(Done::Nothing),
+                ReloadMode::OnChange => Ok(PolicyOutcome::Nothing),
                 ReloadMode::Now | ReloadMode::Force => Err(nothing_to_reload()),
             };
         };
@@ -137,7 +137,7 @@ impl<S: Store> PolicyReload<S> {
         let done = if is_due || mode != ReloadMode::OnChange {
             self.reload(path, mode, memory)
         } else {
-            Ok(Done::Nothing)
+            Ok(PolicyOutcome::Nothing)
         };
         if again || self.status.load().keep_error.is_none() {
             self.is_keeping.store(true, Ordering::Relaxed);
@@ -154,7 +154,7 @@ impl<S: Store> PolicyReload<S> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn reload(&self, path: &Path, mode: ReloadMode, memory: &mut Memory) -> Result<Done, String> {
+    fn reload(&self, path: &Path, mode: ReloadMode, memory: &mut Memory) -> Result<PolicyOutcome, String> {
         let (loaded, capture) = match read(path, self.service.identity.credentials()) {
             PolicyRead::Good(loaded, capture) => (loaded, capture),
             PolicyRead::Wrong(error) => return Err(self.failed(error, mode)),
@@ -168,7 +168,7 @@ impl<S: Store> PolicyReload<S> {
         if status.version == Some(capture.version) {
             self.recovered(path, &status);
             memory.to_keep = Some(capture);
-            return Ok(Done::Nothing);
+            return Ok(PolicyOutcome::Nothing);
         }
         let summary = PolicySummary::of(&loaded.rules);
         let suspicions = guard::suspicions(&memory.summary, &summary);
@@ -198,7 +198,7 @@ impl<S: Store> PolicyReload<S> {
         );
         memory.summary = summary;
         memory.to_keep = Some(capture);
-        Ok(Done::Reloaded(report))
+        Ok(PolicyOutcome::Reloaded(report))
     }
 
     /// Records that the file on disk equals the active policy again.

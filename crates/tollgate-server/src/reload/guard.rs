@@ -124,7 +124,7 @@ fn vanished(old: &PolicySummary, new: &PolicySummary) -> Option<String> {
     Some(format!("{} of {} limits vanish: {}", gone.len(), old.limits.len(), shortened(named).join(", ")))
 }
 
-/// What is suspicious about a changed value.
+/// The suspicious aspect of a changed value.
 fn changed(was: &Grant<Number>, is: &Grant<Number>) -> Option<String> {
     match (was, is) {
         (Grant::Quota(was), Grant::Quota(is)) => changed_number(was, is),
@@ -142,7 +142,7 @@ fn value(value: &Grant<Number>) -> String {
     }
 }
 
-/// What is suspicious about a changed number.
+/// The suspicious aspect of a changed number.
 fn changed_number(was: &Number, is: &Number) -> Option<String> {
     if is.units == 0 && was.units > 0 {
         return Some(format!("{} becomes 0, which admits no request", rate(was)));

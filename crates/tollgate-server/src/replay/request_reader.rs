@@ -12,7 +12,7 @@ use tollgate_sim::log::Record;
 use tollgate_sim::replay::{Describe, Undecidable};
 use tollgate_tower::attributes::{BUILT_IN, Needs, Reader};
 
-use crate::identity::{Identity, Word};
+use crate::identity::{AttributeOrigin, Identity};
 
 /// Attributes that a record itself has, beside those of an HTTP request.
 const USER: &str = "user";
@@ -30,7 +30,7 @@ pub(crate) struct RequestReader {
     used: Vec<String>,
     /// Attributes that a cost is computed from, which are numbers.
     numbers: Vec<String>,
-    /// What is read from requests that have an address, and from those without.
+    /// The attributes read from requests with an address, and from those without.
     needs: [Needs; 2],
     /// Whether anything but the address is read.
     reads_request: bool,
@@ -62,7 +62,7 @@ impl RequestReader {
         self.used.iter().any(|used| used == name)
     }
 
-    /// What is read from a request: what is used, as far as the record has it. Nothing is made up.
+    /// The used attributes of a request, as far as the record has them. None is invented.
     fn needs(&self, record: &Record<'_>) -> Needs {
         let [all, without_address] = self.needs;
         let has_request = record.method.is_some() && record.target.is_some();
@@ -162,7 +162,7 @@ impl RequestReader {
             .of_request_for(record.client, parts, self.needs(record))
             .map_err(|unreadable| unreadable.to_string())?;
         let given = || record.attributes.iter().map(|(name, value)| (&**name, self.value(name, value)));
-        let known = self.identity.identify(given(), Word::Trusted);
+        let known = self.identity.identify(given(), AttributeOrigin::Trusted);
         let mut request = known.request(given()).map_err(text)?;
         read.write_to(&mut request).map_err(text)?;
         self.add_own(&mut request, record).map_err(text)?;

@@ -14,12 +14,12 @@ pub(super) enum Given<'b> {
 
 /// A whole number within a range.
 #[derive(Clone, Copy)]
-pub(super) struct Whole {
+pub(super) struct NumberRange {
     pub(super) least: u64,
     pub(super) most: u64,
 }
 
-impl Whole {
+impl NumberRange {
     fn refuse<E: Error>(self, what: impl fmt::Display) -> E {
         E::custom(format_args!(
             "{what} is not accepted; accepted is a whole number from {} to {}",
@@ -28,14 +28,14 @@ impl Whole {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Whole {
+impl<'de> DeserializeSeed<'de> for NumberRange {
     type Value = u64;
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<u64, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Whole {
+impl<'de> Visitor<'de> for NumberRange {
     type Value = u64;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -72,7 +72,7 @@ impl<'de> Visitor<'de> for Whole {
 
 /// The whole number that was written with a fraction of zero or an exponent, such as 1.0 or 1e3: to JSON it is the same number.
 pub(crate) fn whole(number: f64) -> Option<i64> {
-    // What is written beyond the integer's range, and only there, is read as 2^63 or more.
+    // Numbers beyond the integer's range, and only those, are read as 2^63 or more.
     const END: f64 = 9_223_372_036_854_775_808.0;
     let is_whole = number.trunc().to_bits() == number.to_bits() && number.abs() < END;
     #[allow(clippy::cast_possible_truncation, reason = "it is whole, and within what the integer holds")]

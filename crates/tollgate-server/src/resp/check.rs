@@ -10,8 +10,8 @@ use tollgate_compat::ActiveConfig;
 use super::Resp;
 use super::frame::Arguments;
 use super::reply::{Reply, RespVersion, quoted};
-use crate::decision_json::{Hold, Why, verdict_name};
-use crate::identity::{Identified, Word};
+use crate::decision_json::{Hold, RefusalText, verdict_name};
+use crate::identity::{AttributeOrigin, Identified};
 use crate::protocol::Protocol;
 use crate::service::holds::Id;
 
@@ -40,7 +40,7 @@ pub(super) async fn answer<S: Store>(
         Ok(command) => command,
         Err(unclear) => return reply.error(&format!("ERR TG.CHECK: {unclear}")),
     };
-    let known = resp.service.identity.identify(command.pairs(), Word::Trusted);
+    let known = resp.service.identity.identify(command.pairs(), AttributeOrigin::Trusted);
     let request = match command.request(&known) {
         Ok(request) => request,
         Err(error) => return reply.error(&format!("ERR TG.CHECK: {error}")),
@@ -133,7 +133,7 @@ fn write_answer(decision: &Decision, permit: Option<&str>, reply: &mut Reply<'_>
     // In RESP2 fields have indexes instead of names, so none may be optional.
     let is_named = reply.protocol() == RespVersion::Resp3;
     let fault = decision.fault().filter(|_| is_named);
-    let why = if is_named { Why::of(decision) } else { Why::default() };
+    let why = if is_named { RefusalText::of(decision) } else { RefusalText::default() };
     let is_unlimited = is_named && decision.meets_no_limit();
     let more = [fault.is_some(), why.reason.is_some(), is_unlimited];
     let mut field = CheckFields::start(reply, more.into_iter().map(usize::from).sum());
@@ -215,7 +215,7 @@ pub(super) async fn release<S: Store>(
         return reply
             .error("ERR TG.RELEASE: not a permit; accepted is what TG.CHECK gave, 32 hexadecimal digits");
     };
-    let Ok(permit) = resp.service.permits.lend(id, now) else {
+    let Ok(permit) = resp.service.permits.checkout(id, now) else {
         return reply.integer(0);
     };
     match resp.service.engine.reservations().release(&permit, now).await {

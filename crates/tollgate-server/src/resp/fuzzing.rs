@@ -10,7 +10,7 @@ use super::Resp;
 use super::frame::Frame;
 use super::session::{Flow, Session};
 use crate::service::Service;
-use crate::service::cells::CounterTable;
+use crate::service::throttle_counters::CounterTable;
 
 /// A policy with limits that deny soon, never, and for holders of permits.
 const POLICY: &[u8] = b"limits:

@@ -16,7 +16,7 @@ const OUTPUT_BYTES_MAX: usize = 64 << 10;
 /// Maximum size of the arguments that the answer to an unknown command echoes, in bytes.
 const REPEATED_BYTES_MAX: usize = 128;
 
-/// What the connection does after some commands.
+/// The next step of the connection after some commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flow {
     /// Read: all complete commands are answered.

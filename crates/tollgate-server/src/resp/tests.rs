@@ -10,7 +10,7 @@ use tollgate::{Engine, ManualClock, MemoryStore, Policy};
 
 use super::{Resp, connection};
 use crate::service::Service;
-use crate::service::cells::CounterTable;
+use crate::service::throttle_counters::CounterTable;
 
 mod check;
 mod greeting;

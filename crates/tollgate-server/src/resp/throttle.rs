@@ -7,8 +7,8 @@ use super::Resp;
 use super::frame::Arguments;
 use super::reply::{Reply, quoted};
 use super::session::{number, wrong_number};
-use crate::service::cell::{Limit, seconds_down, seconds_up};
-use crate::service::cells::ThrottleCommand;
+use crate::service::throttle_counters::ThrottleCommand;
+use crate::service::throttle_limit::{Limit, seconds_down, seconds_up};
 
 const USAGE: &str =
     "Cell error: Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]";
@@ -35,7 +35,7 @@ pub(super) fn answer_cell<S: Store>(
     let Some(limit) = Limit::beyond_one(max_burst, count, period) else {
         return reply.error(ZERO_RATE);
     };
-    let charged = resp.service.throttle(ThrottleCommand::Cell, key, &limit, quantity, now);
+    let charged = resp.service.throttle(ThrottleCommand::ClThrottle, key, &limit, quantity, now);
     reply.array(5);
     reply.integer(i64::from(charged.limited));
     reply.integer(charged.most);
@@ -72,7 +72,7 @@ pub(super) fn answer_crab<S: Store>(
     let Some(limit) = Limit::in_all(max_burst, count, period) else {
         return reply.error("ERR invalid limit: more than one unit in a nanosecond");
     };
-    let charged = resp.service.throttle(ThrottleCommand::Crab, key, &limit, quantity, now);
+    let charged = resp.service.throttle(ThrottleCommand::Throttle, key, &limit, quantity, now);
     let never = if charged.limited { -1 } else { 0 };
     reply.array(5);
     reply.integer(i64::from(!charged.limited));

@@ -14,7 +14,7 @@ use tollgate::{Enforcement, LimitStatus, Reason, Source, Timestamp};
 use super::bucket::Bucket;
 use super::counter::QuotaParameters;
 use super::message::{BucketAction, Response};
-use super::shares::{CounterId, Instruction, Look, Shares, Standing, SubscriptionId, Usage};
+use super::shares::{BucketCounter, BucketVerdict, CounterId, Instruction, Shares, SubscriptionId, Usage};
 use crate::log_throttle::LogThrottle;
 use crate::service::Service;
 use crate::telemetry::Sample;
@@ -23,7 +23,7 @@ use crate::telemetry::names::{self, label};
 /// Maximum number of concurrent streams.
 const STREAMS_MAX: usize = 10_000;
 /// How often counters are checked for due units.
-const DRAW_EVERY: Duration = Duration::from_millis(100);
+const ACQUIRE_EVERY: Duration = Duration::from_millis(100);
 
 /// All assignments, and the messages waiting to be sent.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ struct QuotaState {
     shares: Shares,
     buckets: HashMap<SubscriptionId, Arc<Bucket>>,
     outboxes: HashMap<u64, StreamOutbox>,
-    is_drawing: bool,
+    is_acquiring: bool,
 }
 
 /// Messages for one stream: the latest order for each bucket.
@@ -73,16 +73,16 @@ impl QuotaAssigner {
     }
 
     /// Opens a stream. Returns its number and the handle that wakes it, or `None` if there are too many streams. A task
-    /// draws from the counters while any stream is open.
+    /// acquires units of the counters while any stream is open.
     pub(crate) fn open(self: &Arc<Self>, service: &Arc<Service>) -> Option<(u64, Arc<Notify>)> {
         let opened = self.admit()?;
-        if !std::mem::replace(&mut self.state().is_drawing, true) {
-            tokio::spawn(Arc::clone(self).keep_drawing(Arc::clone(service)));
+        if !std::mem::replace(&mut self.state().is_acquiring, true) {
+            tokio::spawn(Arc::clone(self).keep_acquiring(Arc::clone(service)));
         }
         Some(opened)
     }
 
-    /// Opens a stream without starting the drawing task.
+    /// Opens a stream without starting the acquiring task.
     pub(super) fn admit(&self) -> Option<(u64, Arc<Notify>)> {
         let mut state = self.state();
         if state.outboxes.len() >= STREAMS_MAX {
@@ -134,14 +134,14 @@ impl QuotaAssigner {
         let subscription = SubscriptionId { stream, bucket: self.hasher.hash_one(bucket.identity()) };
         let now = service.now();
         let known = self.state().shares.used(subscription, usage.allowed, now);
-        let standing = self.standing(service, &bucket, usage.allowed, &known, now).await;
+        let verdict = self.verdict(service, &bucket, usage.allowed, &known, now).await;
         let mut state = self.state();
         // The stream may have closed meanwhile.
         if !state.outboxes.contains_key(&stream) {
             return;
         }
         state.buckets.insert(subscription, Arc::new(bucket));
-        let instructions = state.shares.report(subscription, usage, &standing, now);
+        let instructions = state.shares.report(subscription, usage, &verdict, now);
         for (subscription, instruction) in instructions {
             let counter =
                 if instruction == Instruction::Abandon { &self.abandoned } else { &self.assignments };
@@ -155,18 +155,18 @@ impl QuotaAssigner {
     }
 
     /// Evaluates the policy for a bucket after `allowed` of its requests have passed.
-    async fn standing(
+    async fn verdict(
         &self,
         service: &Service,
         bucket: &Bucket,
         allowed: u64,
         known: &[CounterId],
         now: Timestamp,
-    ) -> Standing {
+    ) -> BucketVerdict {
         let without_limit = || service.meter.passed_by_envoy(bucket.names(), allowed, now);
         if service.engine.policy().domain().is_some_and(|domain| domain != bucket.domain) {
             without_limit();
-            return Standing::Free;
+            return BucketVerdict::Unlimited;
         }
         let about = bucket.known(&service.identity);
         let request = match bucket.request(&about) {
@@ -175,7 +175,7 @@ impl QuotaAssigner {
                 if let Some(skipped) = self.refused.due(now) {
                     tracing::warn!(%error, skipped, "a bucket cannot be counted, so nothing of it may pass");
                 }
-                return Standing::Barred;
+                return BucketVerdict::Denied;
             }
         };
         let mut looks = Vec::new();
@@ -188,8 +188,8 @@ impl QuotaAssigner {
             }
             let counter = CounterId(self.hasher.hash_one(status.limit.name()), status.key_hash);
             let more = if known.contains(&counter) { 0 } else { used };
-            looks.push(Look { counter, parameters, cost });
-            self.state().shares.draw(counter, parameters, more, status.outcome.remaining, now)
+            looks.push(BucketCounter { counter, parameters, cost });
+            self.state().shares.acquire(counter, parameters, more, status.outcome.remaining, now)
         };
         let decision = service.engine.ledger().debit(&request, take, now).await;
         if decision.meets_no_limit() {
@@ -204,45 +204,45 @@ impl QuotaAssigner {
             Some(Reason::Blocked | Reason::Fault | Reason::Forbidden | Reason::Penalty)
         );
         if is_refused || decision.limits().any(is_closed) {
-            Standing::Barred
+            BucketVerdict::Denied
         } else if looks.is_empty() {
-            Standing::Free
+            BucketVerdict::Unlimited
         } else {
-            Standing::Limited(looks)
+            BucketVerdict::Limited(looks)
         }
     }
 
     /// Takes the expected usage of Envoys from the counters as time passes, until no stream is left.
-    async fn keep_drawing(self: Arc<Self>, service: Arc<Service>) {
+    async fn keep_acquiring(self: Arc<Self>, service: Arc<Service>) {
         loop {
-            tokio::time::sleep(DRAW_EVERY).await;
+            tokio::time::sleep(ACQUIRE_EVERY).await;
             let now = service.now();
             let due: Vec<Arc<Bucket>> = {
                 let mut state = self.state();
                 if state.outboxes.is_empty() {
-                    state.is_drawing = false;
+                    state.is_acquiring = false;
                     return;
                 }
-                let subscriptions = state.shares.draws(now);
+                let subscriptions = state.shares.due_acquisitions(now);
                 subscriptions
                     .iter()
                     .filter_map(|subscription| state.buckets.get(subscription).map(Arc::clone))
                     .collect()
             };
-            let draws = due.iter().map(|bucket| self.draw(&service, bucket, now));
-            together(service.engine.store(), draws.collect()).await;
+            let due_acquisitions = due.iter().map(|bucket| self.acquire(&service, bucket, now));
+            together(service.engine.store(), due_acquisitions.collect()).await;
         }
     }
 
-    async fn draw(&self, service: &Service, bucket: &Bucket, now: Timestamp) {
+    async fn acquire(&self, service: &Service, bucket: &Bucket, now: Timestamp) {
         let known = bucket.known(&service.identity);
         let Ok(request) = bucket.request(&known) else { return };
         let take = |status: &LimitStatus<'_>, cost: u64| {
             let parameters = status.quota.and_then(QuotaParameters::of).filter(|_| cost > 0);
-            let is_drawn = status.enforcement == Enforcement::Enforced && status.source.is_counted();
-            let Some(parameters) = parameters.filter(|_| is_drawn) else { return 0 };
+            let is_charged = status.enforcement == Enforcement::Enforced && status.source.is_counted();
+            let Some(parameters) = parameters.filter(|_| is_charged) else { return 0 };
             let counter = CounterId(self.hasher.hash_one(status.limit.name()), status.key_hash);
-            self.state().shares.draw(counter, parameters, 0, status.outcome.remaining, now)
+            self.state().shares.acquire(counter, parameters, 0, status.outcome.remaining, now)
         };
         service.engine.ledger().debit(&request, take, now).await;
     }

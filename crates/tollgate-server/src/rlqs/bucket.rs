@@ -4,7 +4,7 @@
 use tollgate::{CheckRequest, RequestError, Value};
 
 use super::message::BucketId;
-use crate::identity::{Identified, Identity, Word};
+use crate::identity::{AttributeOrigin, Identified, Identity};
 
 /// A bucket and the domain it came from.
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ impl Bucket {
 
     /// Identifies the caller that the bucket is about. Envoy passes on what clients send.
     pub(super) fn known(&self, identity: &Identity) -> Identified {
-        identity.identify(self.pairs(), Word::Client)
+        identity.identify(self.pairs(), AttributeOrigin::Client)
     }
 
     /// The request to evaluate against the policy.

@@ -181,24 +181,24 @@ impl Counter {
         self.parameters.capacity.saturating_add(u64::try_from(seconds).unwrap_or(u64::MAX))
     }
 
-    /// How long after a draw the counter could be half full if no other caller used it.
+    /// How long after an acquisition the counter could be half full if no other caller used it.
     fn rest(&self) -> Ticks {
         let fill = u128::from(self.parameters.capacity) * u128::from(NANO) * 500_000;
         let fill = fill / u128::from(self.parameters.rate.max(1));
         Ticks::from_micros(u64::try_from(fill).unwrap_or(u64::MAX)).max(DRAW_MIN).min(DRAW_MAX)
     }
 
-    /// Whether to take the due units now. A draw is due before the counter could be full, assuming that no other caller
+    /// Whether to take the due units now. An acquisition is due before the counter could be full, assuming that no other caller
     /// uses it.
-    pub(super) fn is_draw_due(&self, now: Timestamp) -> bool {
+    pub(super) fn is_acquisition_due(&self, now: Timestamp) -> bool {
         let is_due = self.due > 0 || self.pace > 0;
         self.is_paced() && is_due && now.since(self.settled_at) >= self.rest()
     }
 
     /// Returns how many units to take from the engine's counter, which has `left` units. Units that are missing stay
     /// due, except those that the counter lost while it was full. Lost units pay last, because other callers may have
-    /// used some of them. Only units lost while no draw took place pay first.
-    pub(super) fn draw(&mut self, left: u64, now: Timestamp) -> u64 {
+    /// used some of them. Only units lost while no acquisition took place pay first.
+    pub(super) fn acquire(&mut self, left: u64, now: Timestamp) -> u64 {
         self.advance(now);
         let refill = |time: Ticks| {
             let refill =
@@ -218,8 +218,8 @@ impl Counter {
         taken
     }
 
-    /// Whether the last draw was so recent that an Envoy may be about to join the counter.
-    pub(super) fn was_drawn_since(&self, now: Timestamp, time: Ticks) -> bool {
+    /// Whether the last acquisition was so recent that an Envoy may be about to join the counter.
+    pub(super) fn was_acquired_since(&self, now: Timestamp, time: Ticks) -> bool {
         now.since(self.settled_at) < time
     }
 

@@ -45,7 +45,7 @@ impl Strategy {
         }
     }
 
-    /// What an Envoy that follows this strategy may admit.
+    /// The requests that an Envoy with this strategy may admit.
     pub(super) fn share(self) -> Share {
         match self {
             Strategy::AllowAll | Strategy::DenyAll => Share::default(),
@@ -90,7 +90,7 @@ impl Share {
         Self { rate: self.rate.max(other.rate), tokens: self.tokens.max(other.tokens) }
     }
 
-    /// What requests of this cost consume from a counter.
+    /// The units that requests of this cost consume from a counter.
     pub(super) fn times(self, cost: u64) -> Self {
         Self { rate: self.rate.saturating_mul(cost), tokens: self.tokens.saturating_mul(cost) }
     }

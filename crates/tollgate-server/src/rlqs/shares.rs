@@ -19,7 +19,7 @@ mod subscription;
 #[cfg(test)]
 mod tests;
 
-use subscription::{INTERVAL_USUAL, Subscription, TRANSIT, Tie};
+use subscription::{CounterSubscription, INTERVAL_USUAL, Subscription, TRANSIT};
 
 /// Maximum number of buckets of all Envoys together. A bucket counts once for each Envoy that has it.
 pub(crate) const SUBSCRIPTIONS_MAX: usize = 100_000;
@@ -37,16 +37,16 @@ pub(crate) struct SubscriptionId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct CounterId(pub(crate) u64, pub(crate) u64);
 
-/// What an Envoy reports about a bucket.
+/// An Envoy's report about a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) allowed: u64,
     pub(crate) denied: u64,
 }
 
-/// A counter that applies to a bucket. Its due units were drawn before.
+/// A counter that applies to a bucket. The units owed by this counter were already acquired.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Look {
+pub(crate) struct BucketCounter {
     pub(crate) counter: CounterId,
     pub(crate) parameters: QuotaParameters,
     /// The cost of one request.
@@ -55,13 +55,13 @@ pub(crate) struct Look {
 
 /// The policy's verdict on a bucket.
 #[derive(Clone, Debug)]
-pub(crate) enum Standing {
+pub(crate) enum BucketVerdict {
     /// No limit applies.
-    Free,
+    Unlimited,
     /// Every request is denied.
-    Barred,
+    Denied,
     /// These counters apply.
-    Limited(Vec<Look>),
+    Limited(Vec<BucketCounter>),
 }
 
 /// An instruction to an Envoy about a bucket.
@@ -101,7 +101,7 @@ pub(crate) struct Shares {
 impl Shares {
     /// Returns how many units to take from a counter of the engine that has `left` units: the due units, and `more`
     /// that are not recorded yet.
-    pub(crate) fn draw(
+    pub(crate) fn acquire(
         &mut self,
         counter: CounterId,
         parameters: QuotaParameters,
@@ -112,12 +112,12 @@ impl Shares {
         let counter = self.counters.entry(counter).or_insert_with(|| Counter::new(parameters, left, now));
         counter.parameters = parameters;
         counter.correct(i128::from(more) * i128::from(NANO), now);
-        counter.draw(left, now)
+        counter.acquire(left, now)
     }
 
-    /// The buckets through which to take due units: one for each counter whose draw is due.
-    pub(crate) fn draws(&self, now: Timestamp) -> Vec<SubscriptionId> {
-        let due = self.counters.values().filter(|counter| counter.is_draw_due(now));
+    /// The buckets through which to take due units: one for each counter whose acquisition is due.
+    pub(crate) fn due_acquisitions(&self, now: Timestamp) -> Vec<SubscriptionId> {
+        let due = self.counters.values().filter(|counter| counter.is_acquisition_due(now));
         let mut subscriptions: Vec<SubscriptionId> =
             due.filter_map(|counter| counter.subscriptions.first().copied()).collect();
         subscriptions.sort_unstable();
@@ -125,20 +125,20 @@ impl Shares {
         subscriptions
     }
 
-    /// Records how many requests an Envoy admitted. Call it before drawing the due units, because it corrects the
+    /// Records how many requests an Envoy admitted. Call it before acquiring the due units, because it corrects the
     /// estimate. Returns the bucket's counters, which now include the usage. Other counters must be charged with all of
     /// it.
     pub(crate) fn used(&mut self, id: SubscriptionId, allowed: u64, now: Timestamp) -> Vec<CounterId> {
         let Some(subscription) = self.subscriptions.get(&id) else { return Vec::new() };
         let micros = i128::from(now.since(subscription.reported_at).as_micros());
-        for tie in &subscription.ties {
-            let used = (i128::from(allowed) * i128::from(NANO)).saturating_mul(i128::from(tie.cost));
-            if let Some(counter) = self.counters.get_mut(&tie.counter) {
-                let expected = i128::from(tie.pace) * micros / 1_000_000;
+        for attached in &subscription.counters {
+            let used = (i128::from(allowed) * i128::from(NANO)).saturating_mul(i128::from(attached.cost));
+            if let Some(counter) = self.counters.get_mut(&attached.counter) {
+                let expected = i128::from(attached.pace) * micros / 1_000_000;
                 counter.correct(used.saturating_sub(expected), subscription.reported_at);
             }
         }
-        subscription.ties.iter().map(|tie| tie.counter).collect()
+        subscription.counters.iter().map(|attached| attached.counter).collect()
     }
 
     /// Processes a report. Returns the instructions to send, of which at least one goes to the bucket in the report.
@@ -146,7 +146,7 @@ impl Shares {
         &mut self,
         id: SubscriptionId,
         usage: Usage,
-        standing: &Standing,
+        verdict: &BucketVerdict,
         now: Timestamp,
     ) -> Vec<(SubscriptionId, Instruction)> {
         self.sweep(now);
@@ -164,15 +164,15 @@ impl Shares {
         subscription.record_report(usage, now);
         let (horizon, is_idle) = (subscription.ttl(), subscription.is_idle(now));
         // Without a token bucket, a request was not denied because the token bucket was empty.
-        self.attach(id, standing, pressure, horizon, now);
+        self.attach(id, verdict, pressure, horizon, now);
         if is_idle {
             self.unsubscribe(id, now);
             return vec![(id, Instruction::Abandon)];
         }
-        let instructions = match standing {
-            Standing::Free => vec![(id, self.send(id, Strategy::AllowAll, now))],
-            Standing::Barred => vec![(id, self.send(id, Strategy::DenyAll, now))],
-            Standing::Limited(_) => self.balance(id, age, now),
+        let instructions = match verdict {
+            BucketVerdict::Unlimited => vec![(id, self.send(id, Strategy::AllowAll, now))],
+            BucketVerdict::Denied => vec![(id, self.send(id, Strategy::DenyAll, now))],
+            BucketVerdict::Limited(_) => self.balance(id, age, now),
         };
         self.expect(id, pressure, now);
         instructions
@@ -188,10 +188,10 @@ impl Shares {
             Some(_) if pressure == Pressure::Denied => granted,
             Some(demand) => demand.min(granted),
         };
-        for tie in &mut subscription.ties {
-            let Some(counter) = self.counters.get_mut(&tie.counter) else { continue };
-            let pace = if counter.is_paced() { expected.saturating_mul(tie.cost) } else { 0 };
-            counter.change_pace(pace, std::mem::replace(&mut tie.pace, pace), now);
+        for attached in &mut subscription.counters {
+            let Some(counter) = self.counters.get_mut(&attached.counter) else { continue };
+            let pace = if counter.is_paced() { expected.saturating_mul(attached.cost) } else { 0 };
+            counter.change_pace(pace, std::mem::replace(&mut attached.pace, pace), now);
         }
     }
 
@@ -228,14 +228,14 @@ impl Shares {
     fn attach(
         &mut self,
         id: SubscriptionId,
-        standing: &Standing,
+        verdict: &BucketVerdict,
         pressure: Pressure,
         horizon: Ticks,
         now: Timestamp,
     ) {
-        let looks: &[Look] = match standing {
-            Standing::Limited(looks) => looks,
-            Standing::Free | Standing::Barred => &[],
+        let looks: &[BucketCounter] = match verdict {
+            BucketVerdict::Limited(looks) => looks,
+            BucketVerdict::Unlimited | BucketVerdict::Denied => &[],
         };
         for look in looks {
             let counter =
@@ -243,14 +243,18 @@ impl Shares {
             counter.observe(pressure, horizon, now);
         }
         let is_same = |subscription: &Subscription| {
-            let ties = subscription.ties.iter().map(|tie| (tie.counter, tie.cost));
-            ties.eq(looks.iter().map(|look| (look.counter, look.cost.max(1))))
+            let counters = subscription.counters.iter().map(|attached| (attached.counter, attached.cost));
+            counters.eq(looks.iter().map(|look| (look.counter, look.cost.max(1))))
         };
         if !self.subscriptions.get(&id).is_some_and(is_same) {
             self.detach(id, now);
             if let Some(subscription) = self.subscriptions.get_mut(&id) {
-                let tie = |look: &Look| Tie { counter: look.counter, cost: look.cost.max(1), pace: 0 };
-                subscription.ties = looks.iter().map(tie).collect();
+                let attached = |look: &BucketCounter| CounterSubscription {
+                    counter: look.counter,
+                    cost: look.cost.max(1),
+                    pace: 0,
+                };
+                subscription.counters = looks.iter().map(attached).collect();
             }
         }
         for look in looks {
@@ -261,7 +265,7 @@ impl Shares {
             }
         }
         let nominal = looks.iter().map(|look| look.parameters.rate / look.cost.max(1)).min().unwrap_or(0);
-        let most = |look: &Look| {
+        let most = |look: &BucketCounter| {
             let budget = self.counters.get(&look.counter).map_or(0, |counter| counter.budget(now).rate);
             budget.max(look.parameters.rate) / look.cost.max(1)
         };
@@ -275,12 +279,12 @@ impl Shares {
     /// Detaches a bucket from its counters, and removes what it had there.
     fn detach(&mut self, id: SubscriptionId, now: Timestamp) {
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
-        let (ties, counted) =
-            (std::mem::take(&mut subscription.ties), std::mem::take(&mut subscription.counted));
-        for tie in ties {
-            let Some(counter) = self.counters.get_mut(&tie.counter) else { continue };
-            counter.change_pace(0, tie.pace, now);
-            counter.out = less(counter.out, counted.times(tie.cost));
+        let (counters, counted) =
+            (std::mem::take(&mut subscription.counters), std::mem::take(&mut subscription.counted));
+        for attached in counters {
+            let Some(counter) = self.counters.get_mut(&attached.counter) else { continue };
+            counter.change_pace(0, attached.pace, now);
+            counter.out = less(counter.out, counted.times(attached.cost));
             counter.subscriptions.remove(&id);
             counter.level = None;
         }
@@ -292,10 +296,10 @@ impl Shares {
         subscription.is_gone = true;
         // The Envoy may continue until its grants expire without reporting. That much is owed, and nothing after it.
         let rest = subscription.grants.last_end().since(now);
-        for tie in &mut subscription.ties {
-            if let Some(counter) = self.counters.get_mut(&tie.counter) {
-                counter.expect_rest(tie.pace, rest, now);
-                tie.pace = 0;
+        for attached in &mut subscription.counters {
+            if let Some(counter) = self.counters.get_mut(&attached.counter) {
+                counter.expect_rest(attached.pace, rest, now);
+                attached.pace = 0;
                 counter.subscriptions.remove(&id);
                 counter.level = None;
             }
@@ -308,10 +312,10 @@ impl Shares {
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
         let (before, after) = (subscription.counted, subscription.grants.effective(now));
         subscription.counted = after;
-        for tie in &subscription.ties {
-            let Some(counter) = self.counters.get_mut(&tie.counter) else { continue };
-            let rest = less(counter.out, before.times(tie.cost));
-            let more = after.times(tie.cost);
+        for attached in &subscription.counters {
+            let Some(counter) = self.counters.get_mut(&attached.counter) else { continue };
+            let rest = less(counter.out, before.times(attached.cost));
+            let more = after.times(attached.cost);
             counter.out = Share {
                 rate: rest.rate.saturating_add(more.rate),
                 tokens: rest.tokens.saturating_add(more.tokens),
@@ -349,7 +353,7 @@ impl Shares {
         let is_needed = |counter: &Counter| {
             !counter.subscriptions.is_empty()
                 || counter.out != Share::default()
-                || counter.was_drawn_since(now, SWEEP_EVERY)
+                || counter.was_acquired_since(now, SWEEP_EVERY)
         };
         self.counters.retain(|_, counter| is_needed(counter));
     }

@@ -4,7 +4,7 @@
 use serde_json::{Map, Number, Value, json};
 use tollgate_tower::unique_json::UniqueValue;
 
-use super::{Answer, Code, Descriptor, NO_LIMIT_APPLIES, Override, Question, Status, Unit};
+use super::{Answer, Code, Descriptor, NO_LIMIT_APPLIES, Override, RlsRequest, Status, Unit};
 use crate::json_error;
 use crate::request_json::whole;
 
@@ -16,18 +16,18 @@ const ACCEPTED: &str =
     r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "u1"}]}]}"#;
 
 /// Parses the request in a body.
-pub(crate) fn question(body: &[u8]) -> Result<Question, String> {
+pub(crate) fn rls_request(body: &[u8]) -> Result<RlsRequest, String> {
     let UniqueValue(document) =
         serde_json::from_slice(body).map_err(|error| json_error::explained(&error, &ACCEPTED))?;
     let mut fields = MessageFields::of(&document, "")?;
-    let question = Question {
+    let rls_request = RlsRequest {
         domain: fields.text("domain", "domain")?,
         descriptors: fields.list("descriptors", "descriptors", descriptor)?,
         hits_addend: u32::try_from(fields.number("hits_addend", "hitsAddend")?.unwrap_or(0))
             .map_err(|_| "hits_addend: too large; accepted are numbers up to 4294967295".to_owned())?,
     };
     fields.end()?;
-    Ok(question)
+    Ok(rls_request)
 }
 
 fn descriptor(value: &Value, path: &str) -> Result<Descriptor, String> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tollgate::{Clock, Engine, MemoryStore, Policy};
 
-use crate::service::cells::CounterTable;
+use crate::service::throttle_counters::CounterTable;
 use crate::snapshot::{self, CounterCapacity, HeldDirectory, SnapshotInterval, Snapshots};
 use crate::store::{StoreChoice, Stores};
 use crate::store_watch::StoreWatch;

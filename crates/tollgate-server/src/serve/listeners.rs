@@ -16,7 +16,7 @@ use crate::gateway;
 use crate::listen::{self, ConnectionLimit, FdBudget, GatewayListener, Handshake, Stream};
 use crate::outbound::{self, OutboundPlan, OutboundProxy};
 use crate::shutdown::Stop;
-use crate::tls::{Inside, Tls};
+use crate::tls::{AlpnProtocol, Tls};
 use crate::{grpc, http, resp};
 
 /// The routes of the gateway, and how it accepts requests.
@@ -110,14 +110,14 @@ impl Listeners {
             let calls = Arc::new(grpc::Calls::new(Arc::clone(service)).await);
             health = Some(Arc::clone(&calls));
             let limit = tasks.budget.connection_limit();
-            tasks.open(listener, limit, Inside::Grpc, move |stream, stop| {
+            tasks.open(listener, limit, AlpnProtocol::Grpc, move |stream, stop| {
                 grpc::connection(stream, Arc::clone(&calls), stop)
             });
         }
         if let Some(listener) = self.resp {
             let resp = Arc::new(resp::Resp::new(Arc::clone(service)));
             let limit = tasks.budget.connection_limit();
-            tasks.open(listener, limit, Inside::Unnamed, move |stream, stop| {
+            tasks.open(listener, limit, AlpnProtocol::Unnamed, move |stream, stop| {
                 resp::connection(stream, Arc::clone(&resp), stop)
             });
         }
@@ -136,13 +136,13 @@ impl Listeners {
             limit.show(&service.meter);
             let gateway = gateway::build(&routes, taking, service, &upstreams)?;
             gateway.maintain(stopped);
-            tasks.open(listener, limit, Inside::Both, move |stream, stop| {
+            tasks.open(listener, limit, AlpnProtocol::Both, move |stream, stop| {
                 tollgate_gateway::connection(stream, Arc::clone(&gateway), stop)
             });
         }
         let asked = Arc::clone(control);
         let limit = tasks.budget.connection_limit();
-        tasks.open(self.http, limit, Inside::Http, move |stream, stop| {
+        tasks.open(self.http, limit, AlpnProtocol::Http, move |stream, stop| {
             http::connection(stream, Arc::clone(&asked), stop)
         });
         Ok(OpenListeners { servers: tasks.servers, health })
@@ -160,12 +160,12 @@ struct ListenerTasks<'a> {
 
 impl ListenerTasks<'_> {
     /// Serves the connections to a listener.
-    fn open<F, C>(&mut self, listener: TcpListener, limit: ConnectionLimit, inside: Inside, connection: F)
+    fn open<F, C>(&mut self, listener: TcpListener, limit: ConnectionLimit, alpn: AlpnProtocol, connection: F)
     where
         F: Fn(Stream, Stop) -> C + Clone + Send + 'static,
         C: Future<Output = ()> + Send + 'static,
     {
-        let handshake = Handshake::new(self.tls, inside);
+        let handshake = Handshake::new(self.tls, alpn);
         let (clock, stopped) = (self.clock.clone(), self.stopped.clone());
         self.servers.spawn(listen::serve(listener, limit, handshake, clock, stopped, connection));
     }

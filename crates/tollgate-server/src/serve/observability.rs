@@ -13,7 +13,7 @@ use crate::control::ControlPlane;
 use crate::service::Service;
 use crate::store::Fleet;
 use crate::telemetry::names::{self, label};
-use crate::telemetry::trace::{Fate, Tracer, export};
+use crate::telemetry::trace::{SpanCounts, Tracer, export};
 use crate::telemetry::usage::CachedUsage;
 use crate::telemetry::{LimitLeases, Sample, StoreMetrics, process};
 
@@ -75,13 +75,13 @@ pub(super) fn start(
         return Ok(None);
     };
     let exporter = export::exporter(&endpoint)?;
-    let fate = Arc::new(Fate::default());
-    let (tracer, spans) = Tracer::new(sample, clock.clone(), Arc::clone(&fate));
+    let span_counts = Arc::new(SpanCounts::default());
+    let (tracer, spans) = Tracer::new(sample, clock.clone(), Arc::clone(&span_counts));
     meter.trace(tracer);
-    let shown = Arc::clone(&fate);
+    let shown = Arc::clone(&span_counts);
     meter.probe(move |_| shown.samples());
     let (stop, stopped) = watch::channel(false);
-    let task = tokio::spawn(export::run(exporter, spans, fate, clock.clone(), stopped));
+    let task = tokio::spawn(export::run(exporter, spans, span_counts, clock.clone(), stopped));
     Ok(Some(Spans { task, stop }))
 }
 

@@ -35,7 +35,7 @@ pub(super) struct Started {
     pub(super) control: Arc<ControlPlane>,
     /// Watches the policy and the other files.
     pub(super) watcher: Watcher,
-    pub(super) beside: WatchedFiles,
+    pub(super) files: WatchedFiles,
     /// Watches a shared store.
     pub(super) store: Option<Arc<StoreWatch>>,
     pub(super) snapshots: Option<Arc<Snapshots>>,
@@ -115,8 +115,8 @@ impl Started {
             web_console: WebConsole::new(addresses.http.port()),
             scraping: tokio::sync::Mutex::default(),
         });
-        let beside = WatchedFiles { tls, callers };
-        Ok(Self { control, watcher, beside, store, snapshots, operator_state, shared, held, announced })
+        let files = WatchedFiles { tls, callers };
+        Ok(Self { control, watcher, files, store, snapshots, operator_state, shared, held, announced })
     }
 }
 

@@ -13,7 +13,7 @@ use super::signal::Signals;
 use crate::grpc::Calls;
 use crate::readiness::Readiness;
 
-/// What the server notifies and ends on a stop.
+/// The tasks that the server notifies and ends on a stop.
 pub(super) struct StopPlan {
     pub(super) servers: JoinSet<usize>,
     pub(super) stop: watch::Sender<bool>,
@@ -78,23 +78,26 @@ impl StopPlan {
 }
 
 /// Waits for the last snapshot, until a further signal gives it up.
-pub(super) async fn keep(writing: impl Future<Output = ()>, signal: impl Future<Output = ()>) -> Kept {
+pub(super) async fn keep(
+    writing: impl Future<Output = ()>,
+    signal: impl Future<Output = ()>,
+) -> LastSnapshotOutcome {
     tokio::select! {
-        () = writing => Kept::AsFarAsItWent,
+        () = writing => LastSnapshotOutcome::Finished,
         () = signal => {
             tracing::warn!("the last snapshot was given up: what was counted since the one before is lost");
-            Kept::GivenUp
+            LastSnapshotOutcome::Abandoned
         }
     }
 }
 
 /// The result of the last snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kept {
+pub(super) enum LastSnapshotOutcome {
     /// It was written, or its failure was logged.
-    AsFarAsItWent,
+    Finished,
     /// A further signal ended the wait for it.
-    GivenUp,
+    Abandoned,
 }
 
 /// Waits for every listener to end. Returns how many connections were cut.
@@ -123,8 +126,8 @@ mod tests {
     /// A signal gives up a snapshot that does not end. Without a signal the snapshot is awaited.
     #[tokio::test(start_paused = true)]
     async fn a_signal_gives_the_last_snapshot_up() {
-        assert_eq!(keep(pending(), ready(())).await, Kept::GivenUp);
+        assert_eq!(keep(pending(), ready(())).await, LastSnapshotOutcome::Abandoned);
         let writing = tokio::time::sleep(Duration::from_secs(20));
-        assert_eq!(keep(writing, pending()).await, Kept::AsFarAsItWent);
+        assert_eq!(keep(writing, pending()).await, LastSnapshotOutcome::Finished);
     }
 }

@@ -10,7 +10,7 @@ use tollgate_compat::{ActiveConfig, Answered, Options};
 
 use super::Service;
 use crate::protocol::Protocol;
-use crate::rls::{Answer, Code, Question, Refusal, Status};
+use crate::rls::{Answer, Code, Refusal, RlsRequest, Status};
 use crate::telemetry::{Key, RuleVerdict, Stopwatch};
 
 /// The attribute by which a block may name a domain or a namespace.
@@ -33,21 +33,21 @@ impl<S: Store> Service<S> {
     pub(crate) async fn answer_compat(
         &self,
         compat: &ActiveConfig,
-        question: &Question,
+        rls_request: &RlsRequest,
         protocol: Protocol,
         now: Timestamp,
     ) -> Answer {
         let watch = Stopwatch::start();
         // A request that only gives hits back does not ask for admission.
-        let asks = question.descriptors.iter().any(|descriptor| !descriptor.is_negative_hits);
-        let descriptors = question.descriptors.iter().map(|descriptor| descriptor.entries.as_slice());
-        let block = if asks { self.blocking(&question.domain, descriptors, now) } else { None };
+        let asks = rls_request.descriptors.iter().any(|descriptor| !descriptor.is_negative_hits);
+        let descriptors = rls_request.descriptors.iter().map(|descriptor| descriptor.entries.as_slice());
+        let block = if asks { self.blocking(&rls_request.domain, descriptors, now) } else { None };
         let Answered { answer, rules } = match &block {
-            Some(block) => Answered { answer: refused(question, block, now), rules: Vec::new() },
-            None => compat.answer(question, &self.engine, &self.options_at(now), now).await,
+            Some(block) => Answered { answer: refused(rls_request, block, now), rules: Vec::new() },
+            None => compat.answer(rls_request, &self.engine, &self.options_at(now), now).await,
         };
         if asks {
-            let keys = keys(question, &answer);
+            let keys = keys(rls_request, &answer);
             let is_allowed = answer.overall == Code::Ok;
             let retry_after = answer.retry_after().filter(|_| !is_allowed);
             let is_blocked = block.is_some();
@@ -144,9 +144,9 @@ impl<S: Store> Service<S> {
 }
 
 /// The answer to a request that an operator blocks.
-fn refused(question: &Question, block: &Block, now: Timestamp) -> Answer {
+fn refused(rls_request: &RlsRequest, block: &Block, now: Timestamp) -> Answer {
     let until_reset = Some(block.until().since(now));
-    let mut answer = Answer::blank(Code::OverLimit, question.descriptors.len());
+    let mut answer = Answer::blank(Code::OverLimit, rls_request.descriptors.len());
     answer.refusal = Some(Refusal {
         cause: Block::NAME.to_owned(),
         reason: Block::NAME.to_owned(),
@@ -157,17 +157,17 @@ fn refused(question: &Question, block: &Block, now: Timestamp) -> Answer {
 }
 
 /// The key by which each descriptor is counted, if a limit applies to it.
-fn keys<'q>(question: &'q Question, answer: &'q Answer) -> Vec<Key<'q>> {
+fn keys<'q>(rls_request: &'q RlsRequest, answer: &'q Answer) -> Vec<Key<'q>> {
     let key = |(entries, status): (&'q [(String, String)], &'q Status)| match &status.current_limit {
         Some(limit) => Key {
-            limit: if limit.name.is_empty() { &question.domain } else { &limit.name },
+            limit: if limit.name.is_empty() { &rls_request.domain } else { &limit.name },
             attributes: entries,
             is_denied: status.code == Code::OverLimit,
             is_counted: true,
         },
         None => Key::unmet(entries),
     };
-    let entries = question.descriptors.iter().map(|descriptor| descriptor.entries.as_slice());
+    let entries = rls_request.descriptors.iter().map(|descriptor| descriptor.entries.as_slice());
     entries.zip(&answer.statuses).map(key).collect()
 }
 

@@ -47,7 +47,7 @@ pub(crate) enum Absent {
     /// It was given back before.
     Done,
     /// Another caller is giving it back at the moment.
-    Lent,
+    InUse,
     /// It expired.
     Expired,
     /// It never existed, or it ended too long ago to be remembered.
@@ -61,10 +61,10 @@ pub(crate) struct Holds<T> {
     shard_max: usize,
 }
 
-/// A thing on loan to the caller that gives it back. It returns to the table unless [`done`](Lent::done) is called, so
+/// A thing on loan to the caller that gives it back. It returns to the table unless [`done`](CheckedOut::done) is called, so
 /// an operation that fails or is abandoned can be retried.
 #[derive(Debug)]
-pub(crate) struct Lent<'h, T> {
+pub(crate) struct CheckedOut<'h, T> {
     holds: &'h Holds<T>,
     id: Id,
     thing: Option<T>,
@@ -113,13 +113,13 @@ impl<T> Holds<T> {
     ///
     /// # Errors
     /// When nothing is held under the id, or it is lent.
-    pub(crate) fn lend(&self, id: Id, now: Timestamp) -> Result<Lent<'_, T>, Absent> {
+    pub(crate) fn checkout(&self, id: Id, now: Timestamp) -> Result<CheckedOut<'_, T>, Absent> {
         let mut shard = self.shard(id);
         shard.expire(now);
         match shard.held.get_mut(&id) {
             Some((_, thing)) => match thing.take() {
-                Some(thing) => Ok(Lent { holds: self, id, thing: Some(thing) }),
-                None => Err(Absent::Lent),
+                Some(thing) => Ok(CheckedOut { holds: self, id, thing: Some(thing) }),
+                None => Err(Absent::InUse),
             },
             None => Err(shard.past.get(&id).copied().unwrap_or(Absent::Unknown)),
         }
@@ -143,7 +143,7 @@ impl<T> Holds<T> {
     }
 }
 
-impl<T> Lent<'_, T> {
+impl<T> CheckedOut<'_, T> {
     /// Marks the thing as given back, and removes it.
     pub(crate) fn done(mut self) {
         self.thing = None;
@@ -155,7 +155,7 @@ impl<T> Lent<'_, T> {
     }
 }
 
-impl<T> Deref for Lent<'_, T> {
+impl<T> Deref for CheckedOut<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
         match &self.thing {
@@ -165,7 +165,7 @@ impl<T> Deref for Lent<'_, T> {
     }
 }
 
-impl<T> DerefMut for Lent<'_, T> {
+impl<T> DerefMut for CheckedOut<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         match &mut self.thing {
             Some(thing) => thing,
@@ -174,7 +174,7 @@ impl<T> DerefMut for Lent<'_, T> {
     }
 }
 
-impl<T> Drop for Lent<'_, T> {
+impl<T> Drop for CheckedOut<'_, T> {
     fn drop(&mut self) {
         if let Some(thing) = self.thing.take()
             && let Some((_, place)) = self.holds.shard(self.id).held.get_mut(&self.id)
@@ -235,11 +235,11 @@ mod tests {
         let holds = Holds::new(100);
         let id = holds.put("thing", LATER, NOW).unwrap();
         assert_eq!(Id::parse(&id.to_string()), Some(id));
-        let lent = holds.lend(id, NOW).unwrap();
+        let lent = holds.checkout(id, NOW).unwrap();
         assert_eq!(*lent, "thing");
         lent.done();
-        assert_eq!(holds.lend(id, NOW).unwrap_err(), Absent::Done);
-        assert_eq!(holds.lend(Id(7), NOW).unwrap_err(), Absent::Unknown);
+        assert_eq!(holds.checkout(id, NOW).unwrap_err(), Absent::Done);
+        assert_eq!(holds.checkout(Id(7), NOW).unwrap_err(), Absent::Unknown);
     }
 
     /// While a thing is lent, no other caller gets it and its slot stays taken. If the operation is not completed, the
@@ -248,16 +248,16 @@ mod tests {
     fn a_thing_that_is_not_done_returns() {
         let holds = Holds::new(SHARDS);
         let id = holds.put(1, LATER, NOW).unwrap();
-        let mut lent = holds.lend(id, NOW).unwrap();
+        let mut lent = holds.checkout(id, NOW).unwrap();
         *lent += 1;
-        assert_eq!(holds.lend(id, NOW).unwrap_err(), Absent::Lent);
+        assert_eq!(holds.checkout(id, NOW).unwrap_err(), Absent::InUse);
         assert_eq!((0..10_000).filter(|_| holds.put(0, LATER, NOW).is_ok()).count(), SHARDS - 1);
         drop(lent);
-        let lent = holds.lend(id, NOW).unwrap();
+        let lent = holds.checkout(id, NOW).unwrap();
         assert_eq!(*lent, 2);
-        assert_eq!(holds.lend(id, LATER).unwrap_err(), Absent::Expired);
+        assert_eq!(holds.checkout(id, LATER).unwrap_err(), Absent::Expired);
         drop(lent);
-        assert_eq!(holds.lend(id, LATER).unwrap_err(), Absent::Expired);
+        assert_eq!(holds.checkout(id, LATER).unwrap_err(), Absent::Expired);
     }
 
     /// One tick before its expiry a thing is held, and at its expiry it is gone.
@@ -265,9 +265,9 @@ mod tests {
     fn a_thing_expires_on_its_tick() {
         let holds = Holds::new(100);
         let [early, late] = [(); 2].map(|()| holds.put((), LATER, NOW).unwrap());
-        assert!(holds.lend(early, LATER - Ticks::ONE).is_ok());
+        assert!(holds.checkout(early, LATER - Ticks::ONE).is_ok());
         assert_eq!(holds.held(LATER - Ticks::ONE), (2, 0));
-        assert_eq!(holds.lend(late, LATER).unwrap_err(), Absent::Expired);
+        assert_eq!(holds.checkout(late, LATER).unwrap_err(), Absent::Expired);
         assert_eq!(holds.held(LATER), (0, 2));
     }
 
@@ -279,8 +279,8 @@ mod tests {
         let put = |now| (0..10_000).filter(|_| holds.put((), LATER, now).is_ok()).count();
         assert_eq!(put(NOW), SHARDS * 2);
         for _ in 0..10_000 {
-            let put = holds.put((), LATER + Ticks::ONE, LATER).map(|id| holds.lend(id, LATER));
-            put.into_iter().flatten().for_each(Lent::done);
+            let put = holds.put((), LATER + Ticks::ONE, LATER).map(|id| holds.checkout(id, LATER));
+            put.into_iter().flatten().for_each(CheckedOut::done);
         }
         let past: usize = holds.shards.iter().map(|shard| shard.lock().unwrap().past.len()).sum();
         assert!(past <= SHARDS * PAST_MAX, "{past}");

@@ -6,7 +6,7 @@ use tollgate::store::Store;
 
 use super::Service;
 use crate::protocol::Protocol;
-use crate::rls::{Answer, Question, Unanswerable};
+use crate::rls::{Answer, RlsRequest, Unanswerable};
 use crate::telemetry::Stopwatch;
 
 mod native;
@@ -20,20 +20,20 @@ pub(crate) use native::Envoy;
 /// request pass.
 pub(crate) async fn answer<S: Store>(
     service: &Service<S>,
-    question: &Question,
+    rls_request: &RlsRequest,
     now: Timestamp,
 ) -> Result<Answer, Unanswerable> {
-    question.check()?;
+    rls_request.check()?;
     if let Some(compat) = service.compat() {
-        return Ok(Box::pin(service.answer_compat(&compat, question, Protocol::Rls, now)).await);
+        return Ok(Box::pin(service.answer_compat(&compat, rls_request, Protocol::Rls, now)).await);
     }
     let watch = Stopwatch::start();
-    let answer = native::answer(service, question, now).await;
+    let answer = native::answer(service, rls_request, now).await;
     // Compat rules may have become active meanwhile, so that the guard policy refused the request.
     if answer.is_faulty
         && let Some(compat) = service.compat()
     {
-        return Ok(Box::pin(service.answer_compat(&compat, question, Protocol::Rls, now)).await);
+        return Ok(Box::pin(service.answer_compat(&compat, rls_request, Protocol::Rls, now)).await);
     }
     service.meter.took(Protocol::Rls, watch.elapsed());
     Ok(answer)

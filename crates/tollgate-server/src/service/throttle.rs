@@ -6,8 +6,8 @@ use tollgate::store::Store;
 use tollgate::{CheckRequest, LimitOverride, Ticks, Timestamp, Value};
 
 use super::Service;
-use super::cell::{Charged, Limit};
-use super::cells::{Cells, CounterTable, ThrottleCommand};
+use super::throttle_counters::{CounterTable, ThrottleCommand, ThrottleCounters};
+use super::throttle_limit::{Charged, Limit};
 use crate::protocol::Protocol;
 use crate::telemetry::{Admission, is_crowded};
 
@@ -20,27 +20,28 @@ pub(crate) const ATTRIBUTES: [&str; 2] = [KEY, COMMAND];
 impl<S: Store> Service<S> {
     /// Sets the table that holds the counters of such limits.
     pub(crate) fn throttling(mut self, table: CounterTable) -> Self {
-        self.cells = Cells::new(table, |name| self.engine.ledger().key_family(name));
+        self.throttle_counters = ThrottleCounters::new(table, |name| self.engine.ledger().key_family(name));
         self
     }
 
     /// Charges a key by the limit that came with the call.
     pub(crate) fn throttle(
         &self,
-        asker: ThrottleCommand,
+        command: ThrottleCommand,
         key: &[u8],
         limit: &Limit,
         quantity: i64,
         now: Timestamp,
     ) -> Charged {
         let charge = || {
-            let (charged, source) = self.cells.charge(asker, key, limit, nanoseconds(now), quantity);
+            let (charged, source) =
+                self.throttle_counters.charge(command, key, limit, nanoseconds(now), quantity);
             if is_crowded(source) {
-                self.meter.overflow.note(asker.command(), source, now);
+                self.meter.overflow.note(command.command(), source, now);
             }
             charged
         };
-        let charged = match self.blocked_for(asker, key, now) {
+        let charged = match self.blocked_for(command, key, now) {
             Some(rest) => limit.blocked(rest),
             None => match self.engine.operator().overrides(now).of_all() {
                 Some(LimitOverride::Off) => limit.unasked(),
@@ -57,10 +58,10 @@ impl<S: Store> Service<S> {
     /// How many nanoseconds an operator's block of this call still lasts. Rounded up to whole milliseconds, because the
     /// answer rounds those to seconds.
     #[inline]
-    fn blocked_for(&self, asker: ThrottleCommand, key: &[u8], now: Timestamp) -> Option<i128> {
+    fn blocked_for(&self, command: ThrottleCommand, key: &[u8], now: Timestamp) -> Option<i128> {
         // A key that is not UTF-8 cannot be named by a block.
         let key = std::str::from_utf8(key).ok().map(|key| (KEY, key));
-        let command = (COMMAND, asker.command());
+        let command = (COMMAND, command.command());
         let block = match key {
             Some(key) => self.engine.operator().blocked(&[key, command], now),
             None => self.engine.operator().blocked(&[command], now),
@@ -72,9 +73,9 @@ impl<S: Store> Service<S> {
     pub(crate) fn throttled(&self, request: &CheckRequest<'_>, now: Timestamp) -> ThrottledKey {
         let Some(named) = ThrottledName::by(request) else { return ThrottledKey::default() };
         let nanoseconds = nanoseconds(now);
-        let rest = |asker| {
-            let instant = self.cells.instant(asker, named.key.as_bytes(), nanoseconds)?;
-            Some((asker, Ticks::from_micros(instant.abs_diff(nanoseconds).div_ceil(1_000))))
+        let rest = |command| {
+            let instant = self.throttle_counters.instant(command, named.key.as_bytes(), nanoseconds)?;
+            Some((command, Ticks::from_micros(instant.abs_diff(nanoseconds).div_ceil(1_000))))
         };
         let is_call = named.command.is_some() && named.askers().next().is_some();
         let passes = match self.engine.operator().overrides(now).of_all() {
@@ -89,11 +90,11 @@ impl<S: Store> Service<S> {
     pub(crate) fn forget_throttled(&self, request: &CheckRequest<'_>, now: Timestamp) -> ForgottenCalls {
         let mut forgotten = ForgottenCalls::default();
         let Some(named) = ThrottledName::by(request) else { return forgotten };
-        for asker in named.askers() {
-            if self.cells.forget(asker, named.key.as_bytes(), nanoseconds(now)) {
+        for command in named.askers() {
+            if self.throttle_counters.forget(command, named.key.as_bytes(), nanoseconds(now)) {
                 forgotten.counters += 1;
             } else {
-                forgotten.untouched.push(asker.command());
+                forgotten.untouched.push(command.command());
             }
         }
         forgotten
@@ -159,7 +160,7 @@ impl ThrottledName {
     /// The matching commands: all of them if none is named.
     fn askers(&self) -> impl Iterator<Item = ThrottleCommand> {
         let is_meant =
-            |asker: &ThrottleCommand| self.command.as_ref().is_none_or(|command| command == asker.command());
+            |command: &ThrottleCommand| self.command.as_ref().is_none_or(|name| name == command.command());
         ThrottleCommand::ALL.into_iter().filter(is_meant)
     }
 }

@@ -13,8 +13,8 @@ use tollgate::{Snapshot, Timestamp};
 
 use super::{CounterCapacity, SnapshotCounters};
 use crate::disk::{self, DIRECTORY_MODE, DiskError, FILE_MODE};
-use crate::service::cells::CounterTable;
 use crate::service::throttle::nanoseconds;
+use crate::service::throttle_counters::CounterTable;
 use crate::store::Stores;
 
 const NAME: &str = "counters.snapshot";
@@ -70,13 +70,13 @@ impl Restored {
     ) -> Result<Self, RestoreError> {
         let table = CounterTable::new(capacity.throttle_bytes);
         let (mut kept, mut dropped) = (0, 0);
-        let put_back = |taken_at, piece: &[u8]| {
-            let put_back = table.put_back(piece, nanoseconds(taken_at), nanoseconds(now))?;
-            kept += put_back.kept;
-            dropped += put_back.dropped;
+        let restored = |taken_at, piece: &[u8]| {
+            let restored = table.restore(piece, nanoseconds(taken_at), nanoseconds(now))?;
+            kept += restored.kept;
+            dropped += restored.dropped;
             Ok(())
         };
-        let snapshot = Snapshot::read_with(capacity.bytes, now, put_back, from)?;
+        let snapshot = Snapshot::read_with(capacity.bytes, now, restored, from)?;
         // If no protocol accepts such calls, no key loses its count.
         let dropped = if capacity.throttle_bytes > 0 { dropped } else { 0 };
         let report = snapshot.report();
@@ -98,7 +98,7 @@ pub(super) enum WriteError {
     #[error(transparent)]
     Disk(#[from] DiskError),
     /// A policy became active or the wall clock was set meanwhile, so another snapshot has to be taken.
-    #[error("a policy was put in force or the wall clock was set meanwhile")]
+    #[error("a policy became active or the wall clock was set meanwhile")]
     Changed,
     /// The counters are not in memory.
     #[error("the counters are not in memory")]

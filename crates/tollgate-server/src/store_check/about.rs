@@ -111,7 +111,7 @@ fn part(node: &Node, kind: Deployment) -> Vec<CheckFinding> {
     lines
 }
 
-/// What it does when it is full. Every counter of Tollgate has a TTL, so the `volatile` policies reach all of them.
+/// Its policy when it is full. Every counter of Tollgate has a TTL, so the `volatile` policies reach all of them.
 fn eviction(node: &Node) -> CheckFinding {
     let policy = node.field("maxmemory_policy").unwrap_or("unknown");
     let is_bounded = number(node, "maxmemory") > 0;
@@ -166,7 +166,7 @@ fn memory(node: &Node) -> Vec<CheckFinding> {
     }]
 }
 
-/// What survives its restart.
+/// The data that survives its restart.
 fn persistence(node: &Node, save: Option<&str>) -> Vec<CheckFinding> {
     let mut lines = Vec::new();
     let found = match number(node, "aof_enabled") == 1 {

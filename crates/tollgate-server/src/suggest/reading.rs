@@ -120,7 +120,7 @@ fn missing(requests: u64, by: &[String]) -> String {
     )
 }
 
-/// What was read, and what of it could not be.
+/// The requests that were read, and the lines that could not be.
 fn sources(logs: &LogReader) -> Vec<String> {
     let mut lines: Vec<String> = logs
         .files()

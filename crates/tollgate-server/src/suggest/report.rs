@@ -13,7 +13,7 @@ const BAR: u64 = 40;
 /// The most days that are listed. Of more, only the extremes are.
 const DAYS_SHOWN: usize = 14;
 
-/// What was left out of the frontier, and what it cannot know.
+/// Notes on keys left out of the frontier, and on its uncertainty.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LogNotes {
     /// Where the requests came from, such as `access.log: nginx combined`.

@@ -8,7 +8,7 @@ use tollgate::{CheckRequest, Decision, Enforcement, LimitStatus, Ticks, Timestam
 
 use super::names::{VERDICTS, verdict_index};
 use super::{Event, Meter};
-use crate::decision_json::{Why, verdict_name};
+use crate::decision_json::{RefusalText, verdict_name};
 use crate::protocol::Protocol;
 use crate::text;
 
@@ -96,7 +96,7 @@ pub(super) fn event(
         would_deny: would_deny(decision),
         attributes: text::attributes(request),
         retry_after_ms: decision.retry_advice().map(Ticks::ceil_millis),
-        reason: Why::of(decision).reason.map(|reason| text::shown(&reason)),
+        reason: RefusalText::of(decision).reason.map(|reason| text::shown(&reason)),
         source: deciding.map_or(NO_SOURCE, |status| status.source.name()),
     }
 }
@@ -137,7 +137,7 @@ pub(super) fn log(request: &CheckRequest<'_>, decision: &Decision, protocol: Pro
         verdict = VERDICTS[verdict_index(decision)],
         limit = deciding.map_or("", |status| status.limit.name()),
         cause = decision.refused_by(),
-        reason = Why::of(decision).reason.map(|reason| text::shown(&reason)),
+        reason = RefusalText::of(decision).reason.map(|reason| text::shown(&reason)),
         source = deciding.map_or(NO_SOURCE, |status| status.source.name()),
         retry_after_ms = decision.retry_advice().map(Ticks::ceil_millis),
         attributes,

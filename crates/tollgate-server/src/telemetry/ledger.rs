@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use arc_swap::ArcSwap;
 use tollgate::{Decision, Policy};
 
-use super::names::{ALLOWED, BROUGHT, OTHERS, OUTCOMES, SOURCES, USUAL, outcome_index, source_index};
+use super::names::{ALLOWED, OTHERS, OUTCOMES, REQUEST_LIMIT, SOURCES, USUAL, outcome_index, source_index};
 use super::striped::StripedCounters;
 use crate::protocol::Protocol;
 
@@ -179,7 +179,7 @@ impl Ledger {
             folded: 0,
             shown: HashSet::new(),
         };
-        known.series_beside(BROUGHT);
+        known.series_beside(REQUEST_LIMIT);
         let rules = ArcSwap::from_pointee(RuleSeries::first(&mut known));
         Self { pages: ArcSwap::from_pointee(Vec::new()), known: Mutex::new(known), rules }
     }
@@ -233,7 +233,7 @@ impl Ledger {
     pub(super) fn limits(&self) -> Vec<Arc<Series>> {
         let known = self.known();
         let is_shown = |series: &&Arc<Series>| {
-            ![OTHERS, BROUGHT].contains(&&*series.name) || series.cells.get().is_some()
+            ![OTHERS, REQUEST_LIMIT].contains(&&*series.name) || series.cells.get().is_some()
         };
         known.all.iter().filter(is_shown).cloned().collect()
     }

@@ -417,7 +417,7 @@ pub(crate) mod label {
 
 /// The label value for the limits without their own series.
 pub(crate) const OTHERS: &str = "(others)";
-pub(crate) use tollgate_compat::BROUGHT;
+pub(crate) use tollgate_compat::REQUEST_LIMIT;
 
 /// The verdict sent to the caller, as a label value, in the order of [`verdict_index`].
 pub(crate) const VERDICTS: [&str; 10] =

@@ -51,7 +51,7 @@ pub(crate) struct Denial {
     pub(crate) retry_after: Option<Ticks>,
 }
 
-/// What a limit said about a request of a key.
+/// The outcome of a limit for a request of a key.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum KeyVerdict {
     Passed,

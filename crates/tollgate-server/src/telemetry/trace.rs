@@ -54,13 +54,13 @@ struct SpanContent {
 
 /// Counts what became of spans. The numbers are independent, so relaxed orderings are enough.
 #[derive(Debug, Default)]
-pub(crate) struct Fate {
+pub(crate) struct SpanCounts {
     exported: AtomicU64,
     dropped: AtomicU64,
     failed: AtomicU64,
 }
 
-impl Fate {
+impl SpanCounts {
     pub(crate) fn samples(&self) -> Vec<Sample> {
         let sample = |result, count: &AtomicU64| Sample {
             metric: &SPANS,
@@ -83,12 +83,16 @@ pub(crate) struct Tracer {
     clock: Clock,
     denials: EventBudget,
     asked: EventBudget,
-    fate: Arc<Fate>,
+    span_counts: Arc<SpanCounts>,
 }
 
 impl Tracer {
     /// A tracer that takes this share, out of [`WHOLE`], and the receiver of its queue.
-    pub(crate) fn new(share: u32, clock: Clock, fate: Arc<Fate>) -> (Self, mpsc::Receiver<Span>) {
+    pub(crate) fn new(
+        share: u32,
+        clock: Clock,
+        span_counts: Arc<SpanCounts>,
+    ) -> (Self, mpsc::Receiver<Span>) {
         let (queue, spans) = mpsc::channel(QUEUE_MAX);
         let tracer = Self {
             queue,
@@ -96,7 +100,7 @@ impl Tracer {
             clock,
             denials: EventBudget::new(DENIALS_PER_SECOND),
             asked: EventBudget::new(ASKED_PER_SECOND),
-            fate,
+            span_counts,
         };
         (tracer, spans)
     }
@@ -138,7 +142,7 @@ impl Tracer {
         }
         let span = self.span(content(), protocol, parent, now);
         if self.queue.try_send(span).is_err() {
-            self.fate.dropped.fetch_add(1, Ordering::Relaxed);
+            self.span_counts.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -194,7 +198,7 @@ mod tests {
         let policy = Policy::compile("test", b"limits: [{name: one, rate: 1/h}]").unwrap();
         let engine = Engine::builder().policy(policy).clock(time.clock()).build();
         let [allowed, denied] = [0, 1].map(|_| engine.try_check(&CheckRequest::new(), time.now()).unwrap());
-        let (tracer, spans) = Tracer::new(share, time.clock(), Arc::new(Fate::default()));
+        let (tracer, spans) = Tracer::new(share, time.clock(), Arc::new(SpanCounts::default()));
         Fixture { time, tracer, spans, allowed, denied }
     }
 
@@ -234,7 +238,7 @@ mod tests {
         for _ in 0..QUEUE_MAX + 10 {
             fixture.tracer.record(&fixture.allowed, Protocol::Http, fixture.time.now());
         }
-        assert_eq!(fixture.tracer.fate.dropped.load(Ordering::Relaxed), 10);
+        assert_eq!(fixture.tracer.span_counts.dropped.load(Ordering::Relaxed), 10);
         assert_eq!(taken(&mut fixture), QUEUE_MAX);
     }
 

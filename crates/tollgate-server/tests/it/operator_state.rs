@@ -13,7 +13,7 @@ use crate::program::{Server, stderr, stdout, tollgate};
 
 const POLICY: &str =
     "limits: [{name: per-key, by: [api_key], rate: 5/h}, {name: share, by: [tenant], rate: 1000/h}]";
-const FILE: &str = "state/operator.orders";
+const FILE: &str = "state/operator.state";
 
 fn start(scratch: &Scratch, policy: &str) -> Server {
     let state = scratch.text("state");
@@ -125,7 +125,7 @@ fn a_damaged_file_is_reported() {
 
     let mut server = start(&scratch, POLICY);
     assert!(
-        server.banner.contains("warning: operator.orders: it is not what was written"),
+        server.banner.contains("warning: operator.state: it is not what was written"),
         "{}",
         server.banner
     );
@@ -134,10 +134,10 @@ fn a_damaged_file_is_reported() {
     let degraded = ready(&server);
     let error = degraded["orders"]["error"]["text"].as_str().unwrap();
     assert_eq!(
-        (&degraded["status"], error.contains("set aside as operator.orders.bad-1")),
+        (&degraded["status"], error.contains("set aside as operator.state.bad-1")),
         (&"degraded".into(), true)
     );
-    assert!(scratch.path("state/operator.orders.bad-1").exists());
+    assert!(scratch.path("state/operator.state.bad-1").exists());
     assert_eq!(say(&server, "block api_key=k1 --for 10m"), "");
     assert_eq!(ready(&server)["status"], "ok");
     kill(server);
@@ -152,15 +152,15 @@ fn a_failing_disk_is_reported_and_retried() {
     let server = start(&scratch, POLICY);
     say(&server, "block api_key=first --for 10m");
     // A directory stands where the next file is to be written.
-    fs::create_dir(scratch.path("state/operator.orders.tmp")).unwrap();
+    fs::create_dir(scratch.path("state/operator.state.tmp")).unwrap();
     let warning = say(&server, "block api_key=second --for 10m");
     assert!(
-        warning.contains("warning: operator.orders: ") && warning.contains("would not survive"),
+        warning.contains("warning: operator.state: ") && warning.contains("would not survive"),
         "{warning}"
     );
     assert!(!is_allowed(&server, "second"));
     assert_eq!(ready(&server)["status"], "degraded");
-    fs::remove_dir(scratch.path("state/operator.orders.tmp")).unwrap();
+    fs::remove_dir(scratch.path("state/operator.state.tmp")).unwrap();
     until("it is written again", || (ready(&server)["status"] == "ok").then_some(()));
     kill(server);
     let server = start(&scratch, POLICY);

@@ -15,21 +15,21 @@ use tollgate::{ExpiringOverride, LimitOverride, Scope, Timestamp};
 use tollgate_tower::attributes::Spelled;
 
 use super::Admin;
-use super::form::{self, BlockForm, KeyForm, OverrideForm, Query, Reach, ResetForm};
+use super::form::{self, BlockForm, KeyForm, OverrideEffect, OverrideForm, Query, ResetForm};
 use super::reply::AdminClient;
 use super::route::Verb;
 use super::tail::EventBody;
-use super::token::{Role, Who};
+use super::token::{Role, TokenHolder};
 use super::view::{
     self, AsGivenView, BlockView, Depth, ExpiringOverrideView, ExplainedRequest, ExplanationView, Instant,
     LastDeniedView, LimitFooting, LimitsView, OtherView, OverrideView,
 };
 use super::wording::{
-    joined, not_begun, not_counted, not_with_a_body, own_limits, remarked, stranger, texts, unforgotten,
-    unknown_limit,
+    joined, not_begun, not_counted, not_with_a_body, own_limits, remarked, texts, unforgotten,
+    unknown_credential, unknown_limit,
 };
 use crate::control::ControlPlane;
-use crate::identity::Word;
+use crate::identity::AttributeOrigin;
 use crate::problem::AdminProblem;
 use crate::problem::{Kind, Problem};
 use crate::request_body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
@@ -73,7 +73,7 @@ impl AdminAnswer {
 /// One request of an identified sender.
 pub(super) struct Act<'a> {
     pub(super) admin: &'a Admin,
-    who: &'a Who,
+    who: &'a TokenHolder,
     pub(super) verb: Verb,
     pub(super) now: Timestamp,
     pub(super) wall: WallOffset,
@@ -143,13 +143,18 @@ impl ControlPlane {
     ///
     /// # Errors
     /// As [`Self::operate`].
-    pub(super) async fn perform(&self, who: &Who, verb: Verb, body: &[u8]) -> Result<AdminAnswer, Problem> {
+    pub(super) async fn perform(
+        &self,
+        who: &TokenHolder,
+        verb: Verb,
+        body: &[u8],
+    ) -> Result<AdminAnswer, Problem> {
         let act = self.begin(who, verb)?;
         self.carry_out(&act, body).await
     }
 
     /// Checks that the operator may do it, and that the active policy knows it.
-    pub(super) fn begin<'a>(&'a self, who: &'a Who, verb: Verb) -> Result<Act<'a>, Problem> {
+    pub(super) fn begin<'a>(&'a self, who: &'a TokenHolder, verb: Verb) -> Result<Act<'a>, Problem> {
         let (now, wall) = (self.service.now(), self.service.engine.maintenance().wall());
         let act = Act { admin: &self.admin, who, verb, now, wall };
         act.allow(verb.role(), "")?;
@@ -229,7 +234,8 @@ impl ControlPlane {
         // Attributes that a gateway derives itself, such as the template of the path.
         let derived = self.service.reader.derived(&given);
         let complete = completed(&given, &derived);
-        let complete_known = self.service.identity.identify(complete.iter().copied(), Word::Trusted);
+        let complete_known =
+            self.service.identity.identify(complete.iter().copied(), AttributeOrigin::Trusted);
         let complete = question.priced(complete_known.request(complete.iter().copied())?)?;
         let spelled = Spelled::by(&self.service.reader, &complete);
         let read = match spelled.request(&complete)? {
@@ -288,7 +294,8 @@ impl ControlPlane {
         // Reset both forms: the attributes as a gateway spells and derives them, and as programs send them.
         let derived = self.service.reader.derived(&given);
         let complete = completed(&given, &derived);
-        let complete_known = self.service.identity.identify(complete.iter().copied(), Word::Trusted);
+        let complete_known =
+            self.service.identity.identify(complete.iter().copied(), AttributeOrigin::Trusted);
         let complete = complete_known.request(complete.iter().copied())?;
         let (spelled, as_given) = (Spelled::by(&self.service.reader, &complete), Spelled::default());
         let mut readings = spelled.readings(&complete)?;
@@ -352,7 +359,7 @@ impl ControlPlane {
         let given = form.attributes.given();
         self.spelled_rightly(&given)?;
         self.nameable(&given)?;
-        let known = form.attributes.known(&self.service.identity).alone().map_err(stranger)?;
+        let known = form.attributes.known(&self.service.identity).alone().map_err(unknown_credential)?;
         let (request, until, note) =
             (form.attributes.request_of(&known)?, form.until(act.now)?, form.note()?);
         if let Some(doubt) = self.doubt(&given).filter(|_| !form.anyway) {
@@ -387,10 +394,10 @@ impl ControlPlane {
         if let Some(name) = form.overload()? {
             return self.rule_overload(act, form, name);
         }
-        let (kind, reach) = match (act.verb, form.percent) {
-            (Verb::Kill, None) => (LimitOverride::Off, Reach::Open),
-            (Verb::Shadow, None) => (LimitOverride::Shadow, Reach::Open),
-            (Verb::Percent, Some(percent)) => (LimitOverride::Percent(percent), Reach::Share),
+        let (kind, effect) = match (act.verb, form.percent) {
+            (Verb::Kill, None) => (LimitOverride::Off, OverrideEffect::Open),
+            (Verb::Shadow, None) => (LimitOverride::Shadow, OverrideEffect::Open),
+            (Verb::Percent, Some(percent)) => (LimitOverride::Percent(percent), OverrideEffect::Share),
             (Verb::Percent, None) => return Err(Problem::invalid("percent: missing; accepted are 0 to 100")),
             _ => return Err(Problem::invalid("percent: only the path percent takes it")),
         };
@@ -398,7 +405,7 @@ impl ControlPlane {
         if scope != Scope::All {
             self.native(act)?;
         }
-        let (until, note) = (form.until(reach, act.now)?, form.note()?);
+        let (until, note) = (form.until(effect, act.now)?, form.note()?);
         let ruled = ExpiringOverride { kind, until };
         self.service.engine.operator().set_override(scope, ruled, act.now).map_err(|error| match error {
             OverrideError::UnknownLimit(name) => unknown_limit(&name, &self.service.engine.policy()),

@@ -45,7 +45,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// What is doubtful about the names: neither a limit nor any HTTP request is known to have one of them.
+    /// Doubts about the names: neither a limit nor any HTTP request is known to have one of them.
     pub(super) fn doubt(&self, given: &[(&str, tollgate::Value<'_>)]) -> Option<String> {
         let mut unknown = given.iter().map(|(name, _)| *name).filter(|name| !self.is_known(name));
         let name = unknown.next().filter(|_| self.service.compat().is_none())?;

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
-use super::token::{Role, Who};
+use super::token::{Role, TokenHolder};
 use super::view::Instant;
 use crate::text::plain;
 
@@ -40,7 +40,14 @@ pub(super) struct Audit(Mutex<VecDeque<AuditEntry>>);
 
 impl Audit {
     /// Writes an entry.
-    pub(super) fn write(&self, who: &Who, verb: &'static str, about: &str, outcome: &str, at: Instant) {
+    pub(super) fn write(
+        &self,
+        who: &TokenHolder,
+        verb: &'static str,
+        about: &str,
+        outcome: &str,
+        at: Instant,
+    ) {
         let entry = AuditEntry {
             at,
             who: who.name.clone(),
@@ -88,7 +95,7 @@ mod tests {
     /// The log keeps the newest entries, bounded in number and in length.
     #[test]
     fn entries_are_bounded() {
-        let (audit, who) = (Audit::default(), Who { name: "alice".into(), role: Role::Operator });
+        let (audit, who) = (Audit::default(), TokenHolder { name: "alice".into(), role: Role::Operator });
         let at = Instant::new(tollgate::Timestamp::default(), tollgate::time::WallOffset::NONE);
         for number in 0..ENTRIES_MAX + 5 {
             audit.write(&who, "reset", &format!("{number} {}", "x".repeat(9_999)), "done", at);

@@ -44,7 +44,7 @@ struct AskedNode {
     problem: Option<String>,
 }
 
-/// What a node answered.
+/// The answer of a node.
 struct NodeAnswer {
     node: NodeView,
     answer: Result<Value, String>,
@@ -244,7 +244,7 @@ impl ControlPlane {
         let AdminClient { stop, answering, .. } = asker;
         let past = shown.since.map(|since| self.service.meter.denials_since(act.now - since));
         let source = TailSource { past: past.unwrap_or_default(), events: self.service.meter.watch() };
-        Ok(tail::lines(source, shown.which, act.admin.clock.clone(), stop, place, answering))
+        Ok(tail::lines(source, shown.filter, act.admin.clock.clone(), stop, place, answering))
     }
 
     /// Streams the decisions of this node, of another one, or of all of them.
@@ -336,7 +336,7 @@ fn count(value: &Value) -> u64 {
     value.as_u64().unwrap_or_default()
 }
 
-/// What operators did on all nodes, the newest first, each with its node.
+/// The audit entries of all nodes, the newest first, each with its node.
 fn entries(answers: &[NodeAnswer], most: usize) -> Vec<Value> {
     let mut entries: Vec<Value> = Vec::new();
     for NodeAnswer { node, answer } in answers {
@@ -352,7 +352,7 @@ fn entries(answers: &[NodeAnswer], most: usize) -> Vec<Value> {
     entries
 }
 
-/// What each node that answered says about a request.
+/// The explanation of a request by each node that answered.
 fn each_answer(answers: &[NodeAnswer]) -> Vec<Value> {
     let each = answers.iter().filter_map(|NodeAnswer { node, answer }| {
         let answer = answer.as_ref().ok()?;

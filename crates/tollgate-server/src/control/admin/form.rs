@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use tollgate::{Ticks, Timestamp};
 
-use super::tail::Which;
+use super::tail::TailFilter;
 use crate::json_error;
 use crate::problem::Problem;
 use crate::request_json::Named;
@@ -126,7 +126,7 @@ impl BlockForm<'_> {
 
 /// How far an override opens a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reach {
+pub(super) enum OverrideEffect {
     /// Off or in shadow.
     Open,
     /// A percentage of keys.
@@ -142,10 +142,10 @@ impl OverrideForm {
         Ok(self.overload.as_deref())
     }
 
-    pub(super) fn until(&self, reach: Reach, now: Timestamp) -> Result<Timestamp, Problem> {
-        let most = match reach {
-            Reach::Open => OPEN_MAX,
-            Reach::Share => LONG_MAX,
+    pub(super) fn until(&self, effect: OverrideEffect, now: Timestamp) -> Result<Timestamp, Problem> {
+        let most = match effect {
+            OverrideEffect::Open => OPEN_MAX,
+            OverrideEffect::Share => LONG_MAX,
         };
         let given = self.r#for.as_ref().map(|text| during(text, SHORTEST, most)).transpose()?;
         Ok(now + given.unwrap_or(OVERRIDE_DEFAULT))
@@ -159,7 +159,7 @@ impl OverrideForm {
 /// Which decisions `tail` shows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TailChoice {
-    pub(super) which: Which,
+    pub(super) filter: TailFilter,
     /// How far it looks back, for denials.
     pub(super) since: Option<Ticks>,
 }
@@ -229,19 +229,19 @@ impl<'q> Query<'q> {
 
     /// Which decisions `tail` shows.
     pub(super) fn tail(&self) -> Result<TailChoice, Problem> {
-        let which = match (self.flag("denied")?, self.flag("would_deny")?) {
-            (false, false) => Which::All,
-            (true, false) => Which::Denied,
-            (false, true) => Which::WouldDeny,
+        let filter = match (self.flag("denied")?, self.flag("would_deny")?) {
+            (false, false) => TailFilter::All,
+            (true, false) => TailFilter::Denied,
+            (false, true) => TailFilter::WouldDeny,
             (true, true) => return Err(Problem::invalid("denied and would_deny: give one of them")),
         };
-        let Some(text) = self.get("since") else { return Ok(TailChoice { which, since: None }) };
-        if which != Which::Denied {
+        let Some(text) = self.get("since") else { return Ok(TailChoice { filter, since: None }) };
+        if filter != TailFilter::Denied {
             return Err(Problem::invalid("since: only denials are remembered; give denied=true with it"));
         }
         let since =
             duration(text).map_err(|_| Problem::invalid("since: accepted is a duration, such as 10m"))?;
-        Ok(TailChoice { which, since: Some(since) })
+        Ok(TailChoice { filter, since: Some(since) })
     }
 
     /// How long to compare, if at all.
@@ -259,16 +259,17 @@ mod tests {
     /// An override that opens a limit lasts an hour by default and a day at most. No override lasts for ever.
     #[test]
     fn rulings_end() {
-        let until = |text: &str, reach| {
+        let until = |text: &str, effect| {
             let form: OverrideForm = read(text.as_bytes()).unwrap();
-            form.until(reach, T0).map(|until| until.since(T0).ceil_seconds())
+            form.until(effect, T0).map(|until| until.since(T0).ceil_seconds())
         };
-        assert_eq!(until(r#"{"limit":"a"}"#, Reach::Open), Ok(3_600));
-        assert_eq!(until(r#"{"limit":"a","for":"24h"}"#, Reach::Open), Ok(86_400));
-        assert!(until(r#"{"limit":"a","for":"25h"}"#, Reach::Open).is_err());
-        assert_eq!(until(r#"{"limit":"a","for":"25h"}"#, Reach::Share), Ok(90_000));
+        assert_eq!(until(r#"{"limit":"a"}"#, OverrideEffect::Open), Ok(3_600));
+        assert_eq!(until(r#"{"limit":"a","for":"24h"}"#, OverrideEffect::Open), Ok(86_400));
+        assert!(until(r#"{"limit":"a","for":"25h"}"#, OverrideEffect::Open).is_err());
+        assert_eq!(until(r#"{"limit":"a","for":"25h"}"#, OverrideEffect::Share), Ok(90_000));
         for wrong in ["0s", "-1m", "1", "soon", "999999h"] {
-            let error = until(&format!(r#"{{"limit":"a","for":"{wrong}"}}"#), Reach::Share).unwrap_err();
+            let error =
+                until(&format!(r#"{{"limit":"a","for":"{wrong}"}}"#), OverrideEffect::Share).unwrap_err();
             assert!(error.detail.contains("accepted"), "{wrong}: {error:?}");
         }
     }

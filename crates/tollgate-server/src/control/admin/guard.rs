@@ -9,7 +9,7 @@ use hyper::{HeaderMap, Request};
 use tollgate::{Clock, Gate, KeyedGate, Quota, Rate, Ticks};
 
 use super::Admin;
-use super::token::Who;
+use super::token::TokenHolder;
 use crate::problem::AdminProblem;
 use crate::problem::Problem;
 
@@ -147,7 +147,11 @@ impl Admin {
     ///
     /// # Errors
     /// When the request is not admitted. The message says what would be accepted.
-    pub(super) fn admit<B>(&self, request: &Request<B>, peer: Option<IpAddr>) -> Result<&Who, Problem> {
+    pub(super) fn admit<B>(
+        &self,
+        request: &Request<B>,
+        peer: Option<IpAddr>,
+    ) -> Result<&TokenHolder, Problem> {
         self.admit_page(request)?;
         let Some(token) = bearer(request.headers()) else {
             let detail = "send Authorization: Bearer TOKEN; the server printed its token when it started";
@@ -161,7 +165,7 @@ impl Admin {
     ///
     /// # Errors
     /// When the token is not known. A source that guesses must wait.
-    pub(super) fn identify(&self, token: &str, peer: Option<IpAddr>) -> Result<&Who, Problem> {
+    pub(super) fn identify(&self, token: &str, peer: Option<IpAddr>) -> Result<&TokenHolder, Problem> {
         self.tokens.holder(token).ok_or_else(|| self.logins.wrong(source_of(peer)))
     }
 

@@ -7,7 +7,7 @@ use tollgate::{ExpiringOverride, LimitOverride};
 use tollgate_overload::{Controller, Switch};
 
 use super::answer::{Act, AdminAnswer};
-use super::form::{OverrideForm, Reach};
+use super::form::{OverrideEffect, OverrideForm};
 use super::route::Verb;
 use super::token::Role;
 use super::view::OverloadView;
@@ -27,7 +27,7 @@ impl ControlPlane {
         form: &OverrideForm,
         name: &str,
     ) -> Result<AdminAnswer, Problem> {
-        let (until, note) = (form.until(Reach::Open, act.now)?, form.note()?);
+        let (until, note) = (form.until(OverrideEffect::Open, act.now)?, form.note()?);
         let kind = match act.verb {
             Verb::Kill => LimitOverride::Off,
             Verb::Shadow => LimitOverride::Shadow,

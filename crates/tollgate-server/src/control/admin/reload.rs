@@ -12,7 +12,7 @@ use super::view::{self, ChangeView, FieldChangeView};
 use crate::control::ControlPlane;
 use crate::problem::AdminProblem;
 use crate::problem::Problem;
-use crate::reload::{Done, ReloadOutcome};
+use crate::reload::{PolicyOutcome, ReloadOutcome};
 
 /// The result of a reload.
 #[derive(Serialize)]
@@ -41,8 +41,8 @@ impl<'a> ReloadView<'a> {
         changes: &'a [Change],
     ) -> Self {
         let (reloaded, report) = match policy {
-            Done::Nothing => (false, SwapReport::default()),
-            Done::Reloaded(report) => (true, report),
+            PolicyOutcome::Nothing => (false, SwapReport::default()),
+            PolicyOutcome::Reloaded(report) => (true, report),
         };
         let SwapReport { fields, changed, added, removed, restarted, resumed } = report;
         let changes = changes.iter().map(ChangeView::from).collect();

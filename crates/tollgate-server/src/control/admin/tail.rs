@@ -58,24 +58,24 @@ impl Body for EventBody {
 
 /// The decisions to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Which {
+pub(super) enum TailFilter {
     All,
     Denied,
     /// Those that a limit in shadow would have denied.
     WouldDeny,
 }
 
-impl Which {
+impl TailFilter {
     fn shows(self, event: &Event) -> bool {
         match self {
-            Which::All => true,
-            Which::Denied => !event.allowed,
-            Which::WouldDeny => !event.would_deny.is_empty(),
+            TailFilter::All => true,
+            TailFilter::Denied => !event.allowed,
+            TailFilter::WouldDeny => !event.would_deny.is_empty(),
         }
     }
 }
 
-/// What a view shows: decisions that were made before, and those to come.
+/// The decisions of a view: those that were made before, and those to come.
 pub(super) struct TailSource {
     pub(super) past: Vec<Arc<Event>>,
     pub(super) events: broadcast::Receiver<Arc<Event>>,
@@ -84,7 +84,7 @@ pub(super) struct TailSource {
 /// Starts a view of decisions.
 pub(super) fn lines(
     source: TailSource,
-    which: Which,
+    filter: TailFilter,
     clock: Clock,
     stop: Stop,
     place: OwnedSemaphorePermit,
@@ -92,7 +92,7 @@ pub(super) fn lines(
 ) -> EventBody {
     let (sender, lines) = mpsc::channel(LINES_MAX);
     tokio::spawn(async move {
-        let pumped = tokio::time::timeout(LONGEST, pump(source, which, clock, stop, sender));
+        let pumped = tokio::time::timeout(LONGEST, pump(source, filter, clock, stop, sender));
         // The view has ended in either case.
         let _ = pumped.await;
         drop(place);
@@ -100,10 +100,16 @@ pub(super) fn lines(
     EventBody::new(lines, answering)
 }
 
-async fn pump(source: TailSource, which: Which, clock: Clock, mut stop: Stop, lines: mpsc::Sender<Bytes>) {
+async fn pump(
+    source: TailSource,
+    filter: TailFilter,
+    clock: Clock,
+    mut stop: Stop,
+    lines: mpsc::Sender<Bytes>,
+) {
     let TailSource { past, mut events } = source;
     let wall = || clock.wall_offset(clock.now());
-    for event in past.iter().filter(|event| which.shows(event)) {
+    for event in past.iter().filter(|event| filter.shows(event)) {
         if lines.send(line(&EventView::new(event, wall()))).await.is_err() {
             return;
         }
@@ -112,7 +118,7 @@ async fn pump(source: TailSource, which: Which, clock: Clock, mut stop: Stop, li
     loop {
         let line = tokio::select! {
             event = events.recv() => match event {
-                Ok(event) if !which.shows(&event) => continue,
+                Ok(event) if !filter.shows(&event) => continue,
                 Ok(event) => line(&EventView::new(&event, wall())),
                 Err(RecvError::Lagged(missed)) => line(&serde_json::json!({ "missed": missed })),
                 Err(RecvError::Closed) => return,
@@ -241,7 +247,7 @@ mod tests {
             events.send(event(false, &format!("k\n{number}"))).unwrap();
         }
         let source = TailSource { past: vec![event(true, "no"), event(false, "past")], events: receiver };
-        let mut lines = lines(source, Which::Denied, Clock::precise(), stopped, place, Box::new(()));
+        let mut lines = lines(source, TailFilter::Denied, Clock::precise(), stopped, place, Box::new(()));
         let mut seen = Vec::new();
         assert!(next(&mut lines).await.unwrap().contains("past"));
         while seen.len() < 4 {

@@ -25,7 +25,7 @@ const NAME_CHARS_MAX: usize = 64;
 /// The audit log's name for the holder of the token that the server generated or the environment set.
 const OWNER: &str = "owner";
 
-/// What an operator may do. Each role includes those before it.
+/// The rights of an operator. Each role includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Role {
@@ -114,13 +114,13 @@ impl GivenToken {
 
 /// The holder of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Who {
+pub(crate) struct TokenHolder {
     pub(crate) name: String,
     pub(crate) role: Role,
 }
 
 struct AcceptedToken {
-    who: Who,
+    who: TokenHolder,
     digest: [u8; 32],
 }
 
@@ -129,7 +129,7 @@ pub(crate) struct Tokens(Vec<AcceptedToken>);
 
 impl Tokens {
     /// The holder of a token, if it is known. Compares all tokens even after a match, so that the time reveals nothing.
-    pub(crate) fn holder(&self, token: &str) -> Option<&Who> {
+    pub(crate) fn holder(&self, token: &str) -> Option<&TokenHolder> {
         let given = hashed(token);
         let mut found = None;
         for known in &self.0 {
@@ -203,7 +203,7 @@ pub(crate) fn credentials(settings: &TokenSettings) -> Result<Credentials, Strin
     let token_file =
         settings.token_file.as_ref().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
     if let Some(token) = owner {
-        let who = Who { name: OWNER.to_owned(), role: Role::Admin };
+        let who = TokenHolder { name: OWNER.to_owned(), role: Role::Admin };
         known.push(AcceptedToken { who, digest: hashed(token.reveal()) });
     }
     Ok(Credentials { tokens: Tokens(known), notice: notices.join(" and "), token, token_file })
@@ -270,7 +270,7 @@ fn one(line: &str) -> Result<AcceptedToken, String> {
         return Err(format!("a name has at most {NAME_CHARS_MAX} visible characters"));
     }
     let token: GivenToken = token.parse()?;
-    Ok(AcceptedToken { who: Who { name: name.to_owned(), role }, digest: hashed(token.reveal()) })
+    Ok(AcceptedToken { who: TokenHolder { name: name.to_owned(), role }, digest: hashed(token.reveal()) })
 }
 
 fn bounded(path: &Path) -> Result<String, String> {
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn lines_of_a_token_file() {
         let known = one(&format!("operator alice {TOKEN}")).ok().unwrap();
-        assert_eq!(known.who, Who { name: "alice".into(), role: Role::Operator });
+        assert_eq!(known.who, TokenHolder { name: "alice".into(), role: Role::Operator });
         let tokens = Tokens(vec![known]);
         assert_eq!(tokens.holder(TOKEN).unwrap().name, "alice");
         for other in ["", "0123456789abcde", "0123456789abcdeF", "0123456789abcdef0"] {

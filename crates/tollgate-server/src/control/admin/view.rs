@@ -9,8 +9,8 @@ use tollgate::time::WallOffset;
 use tollgate::{Block, CheckRequest, Enforcement, ExpiringOverride, LimitOverride, Ticks, Timestamp};
 use tollgate_compat::CompatConfig;
 
-use crate::service::cells::ThrottleCommand;
 use crate::service::throttle::ThrottledKey;
+use crate::service::throttle_counters::ThrottleCommand;
 use crate::telemetry::{Denial, LastDenial};
 use crate::time_text::rfc3339_millis;
 
@@ -347,7 +347,7 @@ pub(super) struct ExplanationView<'a> {
     /// The digests of credentials that were given as they are, by attribute.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) digests: BTreeMap<String, String>,
-    /// What is doubtful about the names of the attributes.
+    /// Doubts about the names of the attributes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) doubt: Option<String>,
     /// Limits that may apply to a request with more attributes.
@@ -500,8 +500,8 @@ fn missing(unmet: &Unmet) -> Option<&str> {
 }
 
 impl From<&(ThrottleCommand, Ticks)> for ThrottledView {
-    fn from((asker, reset_after): &(ThrottleCommand, Ticks)) -> Self {
-        Self { command: asker.command(), reset_after_ms: reset_after.ceil_millis() }
+    fn from((command, reset_after): &(ThrottleCommand, Ticks)) -> Self {
+        Self { command: command.command(), reset_after_ms: reset_after.ceil_millis() }
     }
 }
 

@@ -40,10 +40,10 @@ pub(crate) fn owns(path: &str) -> bool {
     path.strip_prefix(PATH).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// What the console remembers.
+/// The state of the console.
 pub(crate) struct WebConsole {
     sessions: Arc<Sessions>,
-    /// What was measured. `None` before the first measurement.
+    /// The last measurement. `None` before the first measurement.
     recorder: Mutex<Option<Recorder>>,
     /// The latest overview, as an event for every viewer.
     latest: watch::Sender<LatestEvent>,

@@ -6,7 +6,7 @@ use tollgate::policy::{Limit, Policy};
 use tollgate::store::StoreFailure;
 
 use super::route::Verb;
-use crate::identity::Stranger;
+use crate::identity::UnknownCredential;
 use crate::problem::{AdminProblem, Problem};
 use crate::service::comparison::NotBegun;
 
@@ -30,8 +30,8 @@ pub(super) fn not_with_a_body(verb: Verb) -> Problem {
     Problem::invalid(format!("{} has no body", verb.name()))
 }
 
-pub(super) fn stranger(stranger: Stranger) -> Problem {
-    Problem::of_admin(AdminProblem::Conflict, stranger.to_string())
+pub(super) fn unknown_credential(unknown_credential: UnknownCredential) -> Problem {
+    Problem::of_admin(AdminProblem::Conflict, unknown_credential.to_string())
 }
 
 pub(super) fn not_begun(reason: NotBegun) -> Problem {

@@ -76,9 +76,11 @@ async fn json<S: Store>(service: &Service<S>, body: &str) -> serde_json::Value {
 
 /// Makes two reservations.
 async fn reserved<S: Store>(service: &Service<S>, body: &str) -> [Id; 2] {
-    let question = JsonRequest::reservation(body.as_bytes()).unwrap();
-    let answers =
-        [handler(service).answer_reserve(&question).await, handler(service).answer_reserve(&question).await];
+    let json_request = JsonRequest::reservation(body.as_bytes()).unwrap();
+    let answers = [
+        handler(service).answer_reserve(&json_request).await,
+        handler(service).answer_reserve(&json_request).await,
+    ];
     answers.map(|answer| decided(answer)["reservation"].as_str().and_then(Id::parse).unwrap())
 }
 
@@ -147,10 +149,10 @@ async fn a_reservation_expires_on_its_tick() {
 async fn a_reservation_that_waits_expires_after_its_turn() {
     let time = ManualClock::new();
     let service = service(&time, 100);
-    let question = JsonRequest::reservation(br#"{"attributes":{"l":"x"},"ttl_ms":1000}"#).unwrap();
+    let json_request = JsonRequest::reservation(br#"{"attributes":{"l":"x"},"ttl_ms":1000}"#).unwrap();
     let mut ids = Vec::new();
     for (wait, expires_after) in [(None, 1_000), (Some(60_000), 61_000), (Some(120_000), 121_000)] {
-        let answer = decided(handler(&service).answer_reserve(&question).await);
+        let answer = decided(handler(&service).answer_reserve(&json_request).await);
         assert_eq!(answer["wait_ms"].as_u64(), wait, "{answer}");
         assert_eq!(answer["expires_after_ms"], expires_after);
         ids.push(answer["reservation"].as_str().and_then(Id::parse).unwrap());
@@ -159,7 +161,7 @@ async fn a_reservation_that_waits_expires_after_its_turn() {
     assert_eq!(handler(&service).commit(ids[0], 1).await.unwrap_err().kind, Kind::ReservationExpired);
     // The last waiter cancels before its slot, and the next request gets that slot.
     assert!(matches!(handler(&service).cancel(ids[2]).await, Ok(HttpAnswer::Done)));
-    let next = decided(handler(&service).answer_reserve(&question).await);
+    let next = decided(handler(&service).answer_reserve(&json_request).await);
     assert_eq!((&next["wait_ms"], &next["expires_after_ms"]), (&119_000.into(), &120_000.into()));
     time.advance(Duration::from_micros(60_000_000 - 1));
     let settled = handler(&service).commit(ids[1], 1).await;

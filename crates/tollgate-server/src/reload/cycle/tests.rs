@@ -50,7 +50,7 @@ impl Bench {
     }
 
     /// Looks as many times as a stable change needs.
-    fn looks(&self) -> Result<Done, String> {
+    fn looks(&self) -> Result<PolicyOutcome, String> {
         self.reload.run_cycle(ReloadMode::OnChange)?;
         self.reload.run_cycle(ReloadMode::OnChange)
     }
@@ -64,11 +64,14 @@ impl Bench {
 #[test]
 fn a_change_is_taken_when_it_holds_still() {
     let bench = Bench::started(FIVE);
-    assert_eq!(bench.looks(), Ok(Done::Nothing));
+    assert_eq!(bench.looks(), Ok(PolicyOutcome::Nothing));
     bench.write(SIX);
-    assert_eq!((bench.reload.run_cycle(ReloadMode::OnChange), bench.limit()), (Ok(Done::Nothing), 5));
+    assert_eq!(
+        (bench.reload.run_cycle(ReloadMode::OnChange), bench.limit()),
+        (Ok(PolicyOutcome::Nothing), 5)
+    );
     assert!(
-        matches!(bench.reload.run_cycle(ReloadMode::OnChange), Ok(Done::Reloaded(report)) if report.changed == ["a"])
+        matches!(bench.reload.run_cycle(ReloadMode::OnChange), Ok(PolicyOutcome::Reloaded(report)) if report.changed == ["a"])
     );
     assert_eq!(bench.limit(), 6);
     let status = bench.reloader.status();
@@ -81,8 +84,8 @@ fn a_change_is_taken_when_it_holds_still() {
 fn now_means_now() {
     let bench = Bench::started(FIVE);
     bench.write(SIX);
-    assert!(matches!(bench.reload.run_cycle(ReloadMode::Now), Ok(Done::Reloaded(_))));
-    assert_eq!((bench.limit(), bench.reload.run_cycle(ReloadMode::Now)), (6, Ok(Done::Nothing)));
+    assert!(matches!(bench.reload.run_cycle(ReloadMode::Now), Ok(PolicyOutcome::Reloaded(_))));
+    assert_eq!((bench.limit(), bench.reload.run_cycle(ReloadMode::Now)), (6, Ok(PolicyOutcome::Nothing)));
     assert_eq!(bench.reloader.status().good, 1);
 }
 
@@ -122,7 +125,7 @@ fn the_last_good_policy_stays_in_force() {
     fs::remove_file(&bench.policy).unwrap();
     assert!(bench.looks().unwrap_err().contains("no such file"));
     bench.write(FIVE);
-    assert_eq!(bench.looks(), Ok(Done::Nothing));
+    assert_eq!(bench.looks(), Ok(PolicyOutcome::Nothing));
     assert!(!bench.reloader.status().is_degraded(), "{}", bench.error());
 }
 
@@ -150,7 +153,7 @@ fn the_guard_and_force() {
     assert!(refused.contains("--force-reload"), "{refused}");
     assert!(bench.reload.run_cycle(ReloadMode::Now).is_err());
     assert_eq!(bench.limit(), 5);
-    assert!(matches!(bench.reload.run_cycle(ReloadMode::Force), Ok(Done::Reloaded(_))));
+    assert!(matches!(bench.reload.run_cycle(ReloadMode::Force), Ok(PolicyOutcome::Reloaded(_))));
     assert_eq!((bench.limit(), bench.error().as_str()), (50, ""));
     bench.write("limits: [");
     assert!(bench.reload.run_cycle(ReloadMode::Force).is_err());
@@ -164,7 +167,7 @@ fn a_server_without_a_guard() {
     scratch.write("policy.yaml", FIVE);
     let bench = Bench::new(scratch, true);
     bench.write("limits: []");
-    assert!(matches!(bench.looks(), Ok(Done::Reloaded(report)) if report.removed == ["a"]));
+    assert!(matches!(bench.looks(), Ok(PolicyOutcome::Reloaded(report)) if report.removed == ["a"]));
 }
 
 /// After a restart with a bad or missing file the last good policy is active, the status shows it, and the next good
@@ -182,7 +185,7 @@ fn the_last_good_policy_survives_a_restart() {
         bench = Bench::new(bench.scratch, false);
         let status = bench.reloader.status();
         assert_eq!((bench.limit(), status.origin, status.is_degraded()), (6, Origin::LastGood, true));
-        assert_eq!(bench.looks(), Ok(Done::Nothing));
+        assert_eq!(bench.looks(), Ok(PolicyOutcome::Nothing));
     }
     bench.write(SIX);
     bench.looks().unwrap();
@@ -231,7 +234,7 @@ fn nothing_to_reload_is_reported() {
     let (reloader, watcher) = Watcher::new(&mut start, None, &settings, time.now());
     let engine = Engine::builder().policy(start.loaded.rules.into_parts().0).clock(time.clock()).build();
     let (reload, _) = PolicyReload::new(watcher, Arc::new(Service::new(engine, time.clock())));
-    assert_eq!(reload.run_cycle(ReloadMode::OnChange), Ok(Done::Nothing));
+    assert_eq!(reload.run_cycle(ReloadMode::OnChange), Ok(PolicyOutcome::Nothing));
     assert!(reload.run_cycle(ReloadMode::Now).unwrap_err().contains("--policy FILE"));
     assert_eq!((reloader.status().origin, reloader.status().version), (Origin::Fixed, None));
 }

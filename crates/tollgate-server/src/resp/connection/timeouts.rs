@@ -11,7 +11,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 /// connection may take. The timer fires this often while the client is busy.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a firing timer means.
+/// The meaning of a firing timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TimerEvent {
     /// The client may be idle.
@@ -20,7 +20,7 @@ pub(super) enum TimerEvent {
     TimedOut,
 }
 
-/// What the received bytes contain.
+/// The content of the received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReceivedCommands {
     /// Whole commands, and nothing else.

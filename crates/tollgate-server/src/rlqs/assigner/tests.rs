@@ -115,7 +115,7 @@ async fn idle_buckets_are_forgotten() {
 
 /// The expected usage of an Envoy is taken from the counter between its reports, so HTTP callers get only what is left.
 #[tokio::test(start_paused = true)]
-async fn counters_are_drawn_from_as_time_goes_by() {
+async fn counters_are_charged_as_time_goes_by() {
     let rig = Rig::new(POLICY);
     rig.report("k", 1, 0).await;
     rig.wait(5);
@@ -125,7 +125,7 @@ async fn counters_are_drawn_from_as_time_goes_by() {
     let mut passed = 0;
     for _ in 0..50 {
         rig.clock.advance(Duration::from_millis(100));
-        tokio::time::sleep(DRAW_EVERY).await; // The task that draws wakes up, too.
+        tokio::time::sleep(ACQUIRE_EVERY).await; // The acquiring task wakes up, too.
         for _ in 0..20 {
             passed += u64::from(rig.service.engine.check(&key, rig.clock.now()).await.is_allowed());
         }

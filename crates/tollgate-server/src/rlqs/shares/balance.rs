@@ -69,7 +69,8 @@ impl Shares {
     /// The other buckets at its counters, if there are few.
     fn others(&self, id: SubscriptionId) -> Vec<SubscriptionId> {
         let Some(subscription) = self.subscriptions.get(&id) else { return Vec::new() };
-        let counters = || subscription.ties.iter().filter_map(|tie| self.counters.get(&tie.counter));
+        let counters =
+            || subscription.counters.iter().filter_map(|attached| self.counters.get(&attached.counter));
         if counters().any(|counter| counter.subscriptions.len() > NOTIFIED_IMMEDIATELY_MAX) {
             return Vec::new();
         }
@@ -85,8 +86,8 @@ impl Shares {
     /// Divides the counters of a bucket, and the counters of its neighbours that are not divided yet.
     fn divide(&mut self, id: SubscriptionId, now: Timestamp) {
         let Some(subscription) = self.subscriptions.get(&id) else { return };
-        for tie in subscription.ties.clone() {
-            self.divide_counter(tie.counter, now, Divide::IfSmall);
+        for attached in subscription.counters.clone() {
+            self.divide_counter(attached.counter, now, Divide::IfSmall);
         }
     }
 
@@ -102,8 +103,8 @@ impl Shares {
         let whole = counter.whole(counter.budget(now));
         let claims = counter.subscriptions.iter().filter_map(|subscription| {
             let subscription = self.subscriptions.get(subscription)?;
-            let tie = subscription.ties.iter().find(|tie| tie.counter == id)?;
-            Some(claim(subscription, tie.cost, whole, counter.subscriptions.len()))
+            let attached = subscription.counters.iter().find(|attached| attached.counter == id)?;
+            Some(claim(subscription, attached.cost, whole, counter.subscriptions.len()))
         });
         let level = Level::new(whole, claims.collect());
         if let Some(counter) = self.counters.get_mut(&id) {
@@ -114,18 +115,19 @@ impl Shares {
     /// The target of a bucket: the smallest share that any of its counters gives it.
     fn target(&mut self, id: SubscriptionId, now: Timestamp) -> Share {
         let Some(subscription) = self.subscriptions.get(&id) else { return Share::default() };
-        for tie in subscription.ties.clone() {
-            self.divide_counter(tie.counter, now, Divide::IfStale);
+        for attached in subscription.counters.clone() {
+            self.divide_counter(attached.counter, now, Divide::IfStale);
         }
         let Some(subscription) = self.subscriptions.get(&id) else { return Share::default() };
-        let shares = subscription.ties.iter().filter_map(|tie| {
-            let counter = self.counters.get(&tie.counter)?;
+        let shares = subscription.counters.iter().filter_map(|attached| {
+            let counter = self.counters.get(&attached.counter)?;
             let (budget, (_, level)) = (counter.budget(now), counter.level?);
             let whole = counter.whole(budget);
-            let share =
-                level.share(claim(subscription, tie.cost, whole, counter.subscriptions.len())).min(whole);
+            let share = level
+                .share(claim(subscription, attached.cost, whole, counter.subscriptions.len()))
+                .min(whole);
             let part =
-                |of: u64| u128::from(of) * u128::from(share) / u128::from(whole) / u128::from(tie.cost);
+                |of: u64| u128::from(of) * u128::from(share) / u128::from(whole) / u128::from(attached.cost);
             let tokens = u64::try_from(part(budget.tokens)).unwrap_or(u64::MAX);
             Some(Share {
                 rate: u64::try_from(part(budget.rate)).unwrap_or(u64::MAX),
@@ -143,9 +145,9 @@ impl Shares {
     /// assigned. [`Self::within_budget`] bounds the sum for all new buckets.
     fn at_least_first(&self, id: SubscriptionId, target: Share) -> Share {
         let Some(subscription) = self.subscriptions.get(&id) else { return target };
-        let firsts = subscription.ties.iter().filter_map(|tie| {
-            let counter = self.counters.get(&tie.counter)?;
-            Some(counter.parameters.refill(counter.horizon()) / FIRST_SHARES / tie.cost)
+        let firsts = subscription.counters.iter().filter_map(|attached| {
+            let counter = self.counters.get(&attached.counter)?;
+            Some(counter.parameters.refill(counter.horizon()) / FIRST_SHARES / attached.cost)
         });
         let first = firsts.min().unwrap_or(0);
         Share { rate: target.rate.max(first), tokens: target.tokens.max(u64::from(first > 0)) }
@@ -159,14 +161,14 @@ impl Shares {
     fn within_budget(&self, id: SubscriptionId, target: Share, age: Age, now: Timestamp) -> Share {
         let Some(subscription) = self.subscriptions.get(&id) else { return Share::default() };
         let mut possible = target;
-        for tie in &subscription.ties {
-            let Some(counter) = self.counters.get(&tie.counter) else { continue };
-            let (budget, mine) = (counter.budget(now), subscription.counted.times(tie.cost));
+        for attached in &subscription.counters {
+            let Some(counter) = self.counters.get(&attached.counter) else { continue };
+            let (budget, mine) = (counter.budget(now), subscription.counted.times(attached.cost));
             let room = |all: u64, beside: u64, whole: u64, first_of: u64| {
                 let room = i128::from(all) - i128::from(beside);
                 let first = (i128::from(first_of + whole / FIRST_SHARES) - i128::from(beside)) / 2;
                 let room = if age == Age::New { room.max(first) } else { room };
-                u64::try_from(room.max(0)).unwrap_or(u64::MAX) / tie.cost
+                u64::try_from(room.max(0)).unwrap_or(u64::MAX) / attached.cost
             };
             let (parameters, out) = (&counter.parameters, counter.out);
             let (rates, other_tokens) =

@@ -18,7 +18,7 @@ const IDLE_AFTER: Ticks = Ticks::from_secs(60);
 
 /// The link between a bucket and a counter.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tie {
+pub(super) struct CounterSubscription {
     pub(super) counter: CounterId,
     pub(super) cost: u64,
     /// The usage that is expected there, in units per second.
@@ -27,7 +27,7 @@ pub(super) struct Tie {
 
 #[derive(Debug)]
 pub(super) struct Subscription {
-    pub(super) ties: Vec<Tie>,
+    pub(super) counters: Vec<CounterSubscription>,
     pub(super) grants: Grants,
     /// The share that the counters currently record for this bucket.
     pub(super) counted: Share,
@@ -46,7 +46,7 @@ pub(super) struct Subscription {
 impl Subscription {
     pub(super) fn new(now: Timestamp) -> Self {
         Self {
-            ties: Vec::new(),
+            counters: Vec::new(),
             grants: Grants::default(),
             counted: Share::default(),
             demand: None,

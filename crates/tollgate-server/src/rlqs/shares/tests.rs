@@ -80,21 +80,21 @@ fn a_newcomer_has_a_first_share() {
 fn a_newcomer_has_a_first_share_while_something_is_owed() {
     let parameters = per_second(1_000, 1_000);
     let (mut shares, counter) = (Shares::default(), CounterId(1, 2));
-    let standing = Standing::Limited(vec![Look { counter, parameters, cost: 1 }]);
+    let verdict = BucketVerdict::Limited(vec![BucketCounter { counter, parameters, cost: 1 }]);
     let (old, newcomer) = (SubscriptionId { stream: 0, bucket: 9 }, SubscriptionId { stream: 1, bucket: 9 });
     let mut now = Timestamp::from_unix_seconds(1_700_000_000);
     for _ in 0..4 {
         shares.used(old, 5_000, now);
-        shares.draw(counter, parameters, 0, 1_000, now);
-        shares.report(old, Usage { allowed: 5_000, denied: 100 }, &standing, now);
+        shares.acquire(counter, parameters, 0, 1_000, now);
+        shares.report(old, Usage { allowed: 5_000, denied: 100 }, &verdict, now);
         now = now + seconds(5);
     }
     let followed = shares.subscriptions[&old].grants.effective(now).rate;
     assert!(followed >= 900 * NANO, "the other has nearly all: {followed}");
     for (bucket, owed) in [(1, 0), (2, 2_000), (3, 2_000)] {
-        shares.draw(counter, parameters, owed, 0, now);
+        shares.acquire(counter, parameters, owed, 0, now);
         let id = SubscriptionId { bucket, ..newcomer };
-        shares.report(id, Usage { allowed: 1, denied: 0 }, &standing, now);
+        shares.report(id, Usage { allowed: 1, denied: 0 }, &verdict, now);
         let first = shares.subscriptions[&id].grants.effective(now).rate;
         assert!(first >= parameters.rate / 100, "{owed} owed: {first}");
         assert!(
@@ -166,8 +166,11 @@ fn windows_are_not_passed() {
 #[test]
 fn a_counter_of_several_buckets_is_divided() {
     let (mut shares, now) = (Shares::default(), Timestamp::from_unix_seconds(1_700_000_000));
-    let look =
-        |key, units| Look { counter: CounterId(1, key), parameters: per_second(units, units), cost: 1 };
+    let look = |key, units| BucketCounter {
+        counter: CounterId(1, key),
+        parameters: per_second(units, units),
+        cost: 1,
+    };
     let subscription = |bucket| SubscriptionId { stream: 1, bucket };
     for second in [0, 2, 7, 12, 17] {
         for bucket in [1, 2, 3] {
@@ -175,11 +178,11 @@ fn a_counter_of_several_buckets_is_divided() {
             let looks = vec![look(0, 300), look(bucket, own)];
             for look in &looks {
                 let now = now + Ticks::from_secs(second);
-                shares.draw(look.counter, look.parameters, 0, look.parameters.capacity, now);
+                shares.acquire(look.counter, look.parameters, 0, look.parameters.capacity, now);
             }
-            let standing = Standing::Limited(looks);
+            let verdict = BucketVerdict::Limited(looks);
             let usage = Usage { allowed: 1_000, denied: 4_000 };
-            shares.report(subscription(bucket), usage, &standing, now + Ticks::from_secs(second));
+            shares.report(subscription(bucket), usage, &verdict, now + Ticks::from_secs(second));
         }
     }
     let later = now + Ticks::from_secs(17);
@@ -197,11 +200,14 @@ fn subscriptions_are_bounded() {
     let (mut shares, now) = (Shares::default(), Timestamp::from_unix_seconds(1_700_000_000));
     let usage = Usage { allowed: 1, denied: 0 };
     for bucket in 0..SUBSCRIPTIONS_MAX as u64 {
-        shares.report(SubscriptionId { stream: 1, bucket }, usage, &Standing::Free, now);
+        shares.report(SubscriptionId { stream: 1, bucket }, usage, &BucketVerdict::Unlimited, now);
     }
     let over = SubscriptionId { stream: 2, bucket: 0 };
     let denied = Assignment { strategy: Strategy::DenyAll, ttl_seconds: 5 };
-    assert_eq!(shares.report(over, usage, &Standing::Free, now), [(over, Instruction::Assign(denied))]);
+    assert_eq!(
+        shares.report(over, usage, &BucketVerdict::Unlimited, now),
+        [(over, Instruction::Assign(denied))]
+    );
     assert_eq!(shares.subscriptions.len(), SUBSCRIPTIONS_MAX);
 }
 
@@ -255,7 +261,7 @@ proptest! {
         elsewhere in prop::collection::vec(0u64..1_500, 6),
         envoys in prop::collection::vec((0u64..1_500, 0u64..5_000), 1..5),
     ) {
-        let burst = burst + rate / 5; // A smaller burst is full again before the next draw.
+        let burst = burst + rate / 5; // A smaller burst is full again before the next acquisition.
         let mut fleet = Fleet::new(per_second(rate, burst), &[]);
         envoys.into_iter().for_each(|(load, phase)| fleet.join(Load::steady(load), phase));
         for load in elsewhere {
@@ -277,21 +283,21 @@ fn a_departed_envoy_owes_until_its_grants_expire() {
         let parameters = per_second(60, 60);
         let mut shares = Shares::default();
         let counter = CounterId(1, 2);
-        let standing = Standing::Limited(vec![Look { counter, parameters, cost: 1 }]);
+        let verdict = BucketVerdict::Limited(vec![BucketCounter { counter, parameters, cost: 1 }]);
         let (first, second) =
             (SubscriptionId { stream: 0, bucket: 9 }, SubscriptionId { stream: 1, bucket: 9 });
         let mut now = Timestamp::from_unix_seconds(1_700_000_000);
         for _ in 0..6 {
             shares.used(first, 250, now);
-            shares.draw(counter, parameters, 0, 60, now);
-            shares.report(first, Usage { allowed: 250, denied: 0 }, &standing, now);
+            shares.acquire(counter, parameters, 0, 60, now);
+            shares.report(first, Usage { allowed: 250, denied: 0 }, &verdict, now);
             now = now + seconds(5);
         }
         shares.leave(0, now);
         now = now + seconds(gap);
         shares.used(second, 0, now);
-        shares.draw(counter, parameters, 0, 30, now);
-        shares.report(second, Usage { allowed: 0, denied: 0 }, &standing, now);
+        shares.acquire(counter, parameters, 0, 30, now);
+        shares.report(second, Usage { allowed: 0, denied: 0 }, &verdict, now);
         shares.summary(now).owed
     };
     let soon = owed(60);

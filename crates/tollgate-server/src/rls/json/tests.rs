@@ -4,22 +4,22 @@ use super::*;
 
 /// Both spellings of every field, numbers as text, and fields that protobuf leaves out.
 #[test]
-fn questions_are_read_as_protobuf_writes_them() {
+fn requests_are_read_as_protobuf_writes_them() {
     let camel = br#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"},{"key":"x"}],
         "limit":{"requestsPerUnit":7,"unit":"MINUTE"},"hitsAddend":"3","isNegativeHits":true}],"hitsAddend":2}"#;
     let snake = br#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"},{"key":"x","value":null}],
         "limit":{"requests_per_unit":"7","unit":2},"hits_addend":{"value":3},"is_negative_hits":true}],"hits_addend":"2"}"#;
-    let read = question(camel).unwrap();
-    assert_eq!(read, question(snake).unwrap());
+    let read = rls_request(camel).unwrap();
+    assert_eq!(read, rls_request(snake).unwrap());
     assert_eq!(read.descriptors[0].hits_addend, Some(3));
     assert_eq!(read.descriptors[0].entries[1], ("x".to_owned(), String::new()));
     assert_eq!(read.descriptors[0].limit.unwrap().unit, Unit::Minute);
     let fractions = br#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"},{"key":"x"}],
         "limit":{"requestsPerUnit":7.0,"unit":"MINUTE"},"hitsAddend":0.3e1,"isNegativeHits":true}],"hitsAddend":2e0}"#;
-    assert_eq!(read, question(fractions).unwrap());
-    assert_eq!(question(b"{}").unwrap(), Question::default());
+    assert_eq!(read, rls_request(fractions).unwrap());
+    assert_eq!(rls_request(b"{}").unwrap(), RlsRequest::default());
     assert_eq!(
-        question(br#"{"descriptors":[{"hitsAddend":0}]}"#).unwrap().descriptors[0].hits_addend,
+        rls_request(br#"{"descriptors":[{"hitsAddend":0}]}"#).unwrap().descriptors[0].hits_addend,
         Some(0)
     );
 }
@@ -29,7 +29,7 @@ fn questions_are_read_as_protobuf_writes_them() {
 fn limits_without_a_unit_are_none() {
     for unit in ["", r#","unit":"UNKNOWN""#, r#","unit":0"#, r#","unit":99"#, r#","unit":null"#] {
         let body = format!(r#"{{"descriptors":[{{"limit":{{"requestsPerUnit":1{unit}}}}}]}}"#);
-        assert_eq!(question(body.as_bytes()).unwrap().descriptors[0].limit, None, "{unit}");
+        assert_eq!(rls_request(body.as_bytes()).unwrap().descriptors[0].limit, None, "{unit}");
     }
 }
 
@@ -65,7 +65,7 @@ fn wrong_questions_are_refused_by_name() {
         ),
     ];
     for (body, expected) in cases {
-        let error = question(body.as_bytes()).unwrap_err();
+        let error = rls_request(body.as_bytes()).unwrap_err();
         assert!(error.contains(expected), "{body}: {error}");
     }
 }

@@ -9,7 +9,7 @@ use tollgate_compat::{CompatConfig, Format, Source, guard};
 
 use crate::policy_file::Rules;
 use crate::protocol::Protocol;
-use crate::rls::{Code, Descriptor, Question};
+use crate::rls::{Code, Descriptor, RlsRequest};
 use crate::service::{Service, rls};
 
 fn compat(requests: u32) -> Rules {
@@ -39,9 +39,9 @@ async fn rules_of_all_formats_replace_each_other() {
     );
     let entries = vec![("k".to_owned(), "v".to_owned())];
     let descriptors = vec![Descriptor { entries, ..Descriptor::default() }];
-    let question = Question { domain: "d".to_owned(), descriptors, hits_addend: 1 };
+    let rls_request = RlsRequest { domain: "d".to_owned(), descriptors, hits_addend: 1 };
     let request = CheckRequest::new().with("k", "v").unwrap();
-    assert_eq!(rls::answer(&service, &question, now).await.unwrap().overall, Code::Ok);
+    assert_eq!(rls::answer(&service, &rls_request, now).await.unwrap().overall, Code::Ok);
     assert!(
         !service.check(&request, now, Protocol::Http).await.is_allowed(),
         "one policy, one counter, two wires"
@@ -49,14 +49,14 @@ async fn rules_of_all_formats_replace_each_other() {
 
     service.replace(compat(2), now).unwrap();
     for expected in [Code::Ok, Code::Ok, Code::OverLimit] {
-        assert_eq!(rls::answer(&service, &question, now).await.unwrap().overall, expected);
+        assert_eq!(rls::answer(&service, &rls_request, now).await.unwrap().overall, expected);
     }
     for _ in 0..3 {
         assert!(!service.check(&request, now, Protocol::Resp).await.is_allowed(), "the guard refuses");
     }
     service.replace(compat(4), now).unwrap();
     for expected in [Code::Ok, Code::OverLimit] {
-        assert_eq!(rls::answer(&service, &question, now).await.unwrap().overall, expected);
+        assert_eq!(rls::answer(&service, &rls_request, now).await.unwrap().overall, expected);
     }
     service.replace(native(), now).unwrap();
     assert!(service.compat().is_none());
@@ -70,10 +70,10 @@ fn limitador() -> Rules {
     Rules::Compat(rules, guard().unwrap())
 }
 
-fn question(domain: &str, value: &str) -> Question {
+fn rls_request(domain: &str, value: &str) -> RlsRequest {
     let entries = vec![("k".to_owned(), value.to_owned())];
     let descriptors = vec![Descriptor { entries, ..Descriptor::default() }];
-    Question { domain: domain.to_owned(), descriptors, hits_addend: 1 }
+    RlsRequest { domain: domain.to_owned(), descriptors, hits_addend: 1 }
 }
 
 /// A block refuses under every kind of rules, counts nothing, and ends at the announced instant. The kill switch admits
@@ -91,7 +91,8 @@ async fn operator_overrides_apply_to_compat_rules() {
             time.clock(),
         );
         service.replace(rules, now).unwrap();
-        let ask = async |value: &str, at| rls::answer(&service, &question(domain, value), at).await.unwrap();
+        let ask =
+            async |value: &str, at| rls::answer(&service, &rls_request(domain, value), at).await.unwrap();
         let key = CheckRequest::new().with("k", "v").unwrap().with("domain", domain).unwrap();
         let second = Ticks::from_secs(1);
         service.engine.operator().block(&key, now + second, now).unwrap();
@@ -100,7 +101,7 @@ async fn operator_overrides_apply_to_compat_rules() {
         assert_eq!(ask("other", now).await.overall, Code::Ok);
         let pair = CheckRequest::new().with("k", "a").unwrap().with("l", "b").unwrap();
         service.engine.operator().block(&pair, now + second, now).unwrap();
-        let mut several = question(domain, "a");
+        let mut several = rls_request(domain, "a");
         let entries = vec![("l".to_owned(), "b".to_owned())];
         several.descriptors.push(Descriptor { entries, ..Descriptor::default() });
         let blocked = rls::answer(&service, &several, now).await.unwrap();
@@ -138,7 +139,7 @@ async fn compat_decisions_are_watched() {
     service.replace(compat(1), time.now()).unwrap();
     let mut events = service.meter.watch();
     for allowed in [true, false] {
-        rls::answer(&service, &question("d", "v"), time.now()).await.unwrap();
+        rls::answer(&service, &rls_request("d", "v"), time.now()).await.unwrap();
         let event = events.try_recv().unwrap();
         assert_eq!((event.allowed, event.protocol, event.limit.as_str()), (allowed, Protocol::Rls, "d"));
         assert_eq!(event.attributes, [("k".to_owned(), "v".to_owned())]);
@@ -203,12 +204,12 @@ fn a_request_is_never_answered_by_the_guard() {
             Engine::builder().policy(policy).clock(tollgate::ManualClock::starting_at(now).clock()).build(),
             time.clock(),
         );
-        let (question, asked) = (question("d", "v"), AtomicUsize::new(0));
+        let (rls_request, asked) = (rls_request("d", "v"), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
                 while service.compat().is_none() || asked.load(Ordering::SeqCst) < 20 {
-                    let answer = runtime.block_on(rls::answer(&service, &question, now)).unwrap();
+                    let answer = runtime.block_on(rls::answer(&service, &rls_request, now)).unwrap();
                     assert_eq!(answer.overall, Code::Ok, "{answer:?}");
                     asked.fetch_add(1, Ordering::SeqCst);
                 }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::super::names::{ALLOWED, BROUGHT, DENIED, OTHERS, WOULD_ALLOW, WOULD_DENY, source_index};
+use super::super::names::{ALLOWED, DENIED, OTHERS, REQUEST_LIMIT, WOULD_ALLOW, WOULD_DENY, source_index};
 use super::{AllSeries, Cell, Ledger, Series};
 use crate::protocol::Protocol;
 use tollgate_compat::Rule;
@@ -26,7 +26,10 @@ pub(super) struct RuleSeries {
 impl RuleSeries {
     /// The series before any file is loaded.
     pub(super) fn first(known: &mut AllSeries) -> Self {
-        Self { own: HashMap::from([(BROUGHT.into(), known.series_of(BROUGHT))]), ..Self::default() }
+        Self {
+            own: HashMap::from([(REQUEST_LIMIT.into(), known.series_of(REQUEST_LIMIT))]),
+            ..Self::default()
+        }
     }
 }
 

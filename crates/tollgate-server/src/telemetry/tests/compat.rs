@@ -3,14 +3,14 @@
 
 use tollgate::fuzzing::poll_once;
 use tollgate::{Engine, ManualClock, MemoryStore};
-use tollgate_compat::{BROUGHT, CompatConfig, Format, Source, guard};
+use tollgate_compat::{CompatConfig, Format, REQUEST_LIMIT, Source, guard};
 
 use super::super::ledger::LIMITS_SHOWN;
 use super::super::ledger::rules::VALUES_SHOWN;
 use super::*;
 use crate::policy_file::Rules;
 use crate::protocol::Protocol;
-use crate::rls::{Descriptor, Override, Question, Unit};
+use crate::rls::{Descriptor, Override, RlsRequest, Unit};
 use crate::service::{Service, rls};
 
 fn rules(format: Format, text: &str) -> Rules {
@@ -26,14 +26,14 @@ fn served(time: &ManualClock, format: Format, text: &str) -> Service<MemoryStore
 }
 
 /// A request of one descriptor, with entries such as `key=value`.
-fn question(domain: &str, entries: &[(&str, &str)]) -> Question {
+fn rls_request(domain: &str, entries: &[(&str, &str)]) -> RlsRequest {
     let entries = entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     let descriptors = vec![Descriptor { entries, ..Descriptor::default() }];
-    Question { domain: domain.to_owned(), descriptors, hits_addend: 1 }
+    RlsRequest { domain: domain.to_owned(), descriptors, hits_addend: 1 }
 }
 
-fn ask_rls(service: &Service<MemoryStore>, time: &ManualClock, question: &Question) {
-    poll_once(rls::answer(service, question, time.now())).unwrap();
+fn ask_rls(service: &Service<MemoryStore>, time: &ManualClock, rls_request: &RlsRequest) {
+    poll_once(rls::answer(service, rls_request, time.now())).unwrap();
 }
 
 fn page(service: &Service<MemoryStore>, time: &ManualClock) -> HashMap<String, u64> {
@@ -80,7 +80,7 @@ fn rules_are_counted_by_name() {
             &[("team", "t"), ("user", "u")],
             &[("nothing", "x")],
         ] {
-            ask_rls(&service, &time, &question("d", entries));
+            ask_rls(&service, &time, &rls_request("d", entries));
         }
     }
     let page = page(&service, &time);
@@ -110,14 +110,16 @@ fn limits_of_requests_are_counted_together() {
     let own =
         Service::new(Engine::builder().policy(compiled(POLICY)).clock(time.clock()).build(), time.clock());
     for service in [served(&time, Format::Envoy, ENVOY), own] {
-        assert!(!service.meter.exposition(time.now(), tollgate::time::WallOffset::NONE).contains(BROUGHT));
+        assert!(
+            !service.meter.exposition(time.now(), tollgate::time::WallOffset::NONE).contains(REQUEST_LIMIT)
+        );
         for value in ["a", "a", "b"] {
-            let mut question = question("d", &[("x", value)]);
-            question.descriptors[0].limit = Some(Override { requests_per_unit: 1, unit: Unit::Year });
-            ask_rls(&service, &time, &question);
+            let mut rls_request = rls_request("d", &[("x", value)]);
+            rls_request.descriptors[0].limit = Some(Override { requests_per_unit: 1, unit: Unit::Year });
+            ask_rls(&service, &time, &rls_request);
         }
         let page = page(&service, &time);
-        assert_eq!((of(&page, BROUGHT, "allow"), of(&page, BROUGHT, "deny")), (Some(2), Some(1)));
+        assert_eq!((of(&page, REQUEST_LIMIT, "allow"), of(&page, REQUEST_LIMIT, "deny")), (Some(2), Some(1)));
         assert_eq!(sum(&page, "tollgate_decisions_total", ""), 3);
         assert_eq!(sum(&page, "tollgate_decisions_total", "deny"), 1);
     }
@@ -132,7 +134,7 @@ fn limits_of_limitador_are_counted_by_name() {
 - {namespace: n, max_value: 9, seconds: 3600, conditions: [], variables: []}";
     let service = served(&time, Format::Limitador, text);
     for _ in 0..6 {
-        ask_rls(&service, &time, &question("n", &[("k", "v")]));
+        ask_rls(&service, &time, &rls_request("n", &[("k", "v")]));
     }
     let page = page(&service, &time);
     assert_eq!((of(&page, "n.five", "allow"), of(&page, "n.five", "deny")), (Some(5), Some(1)));
@@ -148,7 +150,7 @@ fn values_and_rules_are_bounded() {
     let service = served(&time, Format::Envoy, ENVOY);
     let values = 5 * VALUES_SHOWN;
     for n in 0..values {
-        ask_rls(&service, &time, &question("d", &[("series", &format!("v{n}"))]));
+        ask_rls(&service, &time, &rls_request("d", &[("series", &format!("v{n}"))]));
     }
     let limited = |page: &HashMap<String, u64>, label: &str| {
         let of_limits = |series: &&String| series.starts_with("tollgate_limit_decisions_total");
@@ -162,15 +164,15 @@ fn values_and_rules_are_bounded() {
     let text: String = (0..many).map(rule).collect();
     service.replace(rules(Format::Envoy, &format!("domain: d\ndescriptors:{text}")), time.now()).unwrap();
     for n in 0..many {
-        ask_rls(&service, &time, &question("d", &[(&format!("k{n}"), "v")]));
+        ask_rls(&service, &time, &rls_request("d", &[(&format!("k{n}"), "v")]));
     }
     let during = page(&service, &time);
     assert!(during["tollgate_metrics_folded_limits"] > (many - LIMITS_SHOWN) as u64);
     assert!(limited(&during, "") <= 2 * (LIMITS_SHOWN + VALUES_SHOWN + 1));
     assert_eq!(sum(&during, "tollgate_limit_decisions_total", ""), (values + many) as u64);
     service.replace(rules(Format::Envoy, ENVOY), time.now()).unwrap();
-    ask_rls(&service, &time, &question("d", &[("series", "new")]));
-    ask_rls(&service, &time, &question("d", &[("series", "v0")]));
+    ask_rls(&service, &time, &rls_request("d", &[("series", "new")]));
+    ask_rls(&service, &time, &rls_request("d", &[("series", "v0")]));
     let after = page(&service, &time);
     assert_eq!(of(&after, "d.series", "allow"), Some((values - VALUES_SHOWN + 1) as u64));
     assert_eq!(of(&after, "d.series_v0", "deny"), Some(1));
@@ -188,6 +190,6 @@ fn a_decision_that_is_asked_again_is_counted_once() {
     assert!(service.overtaken(&refused).is_some());
     poll_once(service.check(&request.clone().and(request), time.now(), Protocol::Rls));
     assert_eq!(sum(&page(&service, &time), "tollgate_decisions_total", ""), 0);
-    ask_rls(&service, &time, &question("d", &[("user", "u")]));
+    ask_rls(&service, &time, &rls_request("d", &[("user", "u")]));
     assert_eq!(sum(&page(&service, &time), "tollgate_decisions_total", ""), 1);
 }

@@ -14,7 +14,7 @@ use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanExporter as _, SpanLink
 use tokio::sync::mpsc;
 use tollgate::{Clock, Timestamp};
 
-use super::{Fate, Span};
+use super::{Span, SpanCounts};
 use crate::log_throttle::LogThrottle;
 use crate::shutdown::{Stop, stopped};
 
@@ -52,7 +52,7 @@ pub(crate) fn exporter(endpoint: &str) -> Result<SpanExporter, String> {
 pub(crate) async fn run(
     exporter: SpanExporter,
     mut spans: mpsc::Receiver<Span>,
-    fate: Arc<Fate>,
+    span_counts: Arc<SpanCounts>,
     clock: Clock,
     mut stop: Stop,
 ) {
@@ -81,13 +81,13 @@ pub(crate) async fn run(
         let count = batch.len() as u64;
         let sent = exporter.export(batch.into_iter().map(exported).collect());
         match tokio::time::timeout(EXPORT_TIMEOUT, sent).await {
-            Ok(Ok(())) => fate.exported.fetch_add(count, Ordering::Relaxed),
+            Ok(Ok(())) => span_counts.exported.fetch_add(count, Ordering::Relaxed),
             failed => {
                 let error = failed.map_or_else(|_| "no answer".to_owned(), |sent| format!("{sent:?}"));
                 if let Some(skipped) = unsent.due(clock.now()) {
                     tracing::warn!(error, count, skipped, "spans could not be sent to the collector");
                 }
-                fate.failed.fetch_add(count, Ordering::Relaxed)
+                span_counts.failed.fetch_add(count, Ordering::Relaxed)
             }
         };
     }

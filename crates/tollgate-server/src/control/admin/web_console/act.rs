@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::super::answer::AdminAnswer;
 use super::super::route::Verb;
-use super::super::token::Who;
+use super::super::token::TokenHolder;
 use super::form::FormFields;
 use super::intent::{Intent, Offer, Subject};
 use super::panel::Tone;
@@ -73,7 +73,7 @@ impl ControlPlane {
     ///
     /// # Errors
     /// When the operator may not do it, or it cannot be done.
-    pub(super) async fn act(&self, who: &Who, fields: &FormFields) -> Result<Acted, Problem> {
+    pub(super) async fn act(&self, who: &TokenHolder, fields: &FormFields) -> Result<Acted, Problem> {
         if let Some(sentence) = fields.get("key").and_then(rate_limit_header::sentence) {
             let sentences = Sentences { first: sentence, tone: Tone::Plain, more: Vec::new() };
             return Ok(Acted { title: "RateLimit header".to_owned(), sentences, command: None });
@@ -89,7 +89,7 @@ impl ControlPlane {
     /// When there is no such limit, or the key cannot be explained.
     pub(super) async fn about_subject(
         &self,
-        who: &Who,
+        who: &TokenHolder,
         fields: &FormFields,
     ) -> Result<AboutSubject, Problem> {
         let subject = Subject::read(fields)?;
@@ -118,7 +118,7 @@ impl ControlPlane {
         Ok(AboutSubject { title: subject.title(), sentences, command: None, offers })
     }
 
-    async fn carried_out(&self, who: &Who, intent: &Intent) -> Result<(Sentences, Value), Problem> {
+    async fn carried_out(&self, who: &TokenHolder, intent: &Intent) -> Result<(Sentences, Value), Problem> {
         let body = intent.body().to_string();
         let answer = match self.perform(who, intent.verb, body.as_bytes()).await? {
             AdminAnswer::Json(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),

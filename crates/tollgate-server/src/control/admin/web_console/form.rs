@@ -43,7 +43,7 @@ pub(super) fn encoded(fields: &[(&str, &str)]) -> String {
 mod tests {
     use super::*;
 
-    /// What is encoded is read again, whatever it contains.
+    /// Encoded fields are read back unchanged.
     #[test]
     fn fields_survive_encoding() {
         let hostile = "a=b&c=d <script>\"'+%00 é";

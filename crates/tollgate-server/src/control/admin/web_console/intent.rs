@@ -11,7 +11,7 @@ use crate::problem::Problem;
 /// The attributes of a key.
 pub(super) type KeyAttributes = Map<String, Value>;
 
-/// What it is about.
+/// Its subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
     /// Requests with these attributes, and the limit that counts them, if one is meant.
@@ -83,7 +83,7 @@ impl Subject {
         }
     }
 
-    /// What a role may do about it. `blocked` is there if an operator blocks the key.
+    /// The commands that a role may give about it. `blocked` is there if an operator blocks the key.
     pub(super) fn offers(&self, role: Role, blocked: Option<&str>) -> Vec<Offer> {
         let offer = |label: &str, verb, lasting: Option<&str>| Offer {
             label: label.to_owned(),
@@ -132,7 +132,7 @@ pub(super) struct Offer {
     pub(super) intent: Intent,
 }
 
-/// What to do.
+/// The command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Intent {
     pub(super) verb: Verb,

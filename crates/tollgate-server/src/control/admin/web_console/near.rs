@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use tollgate::{Ticks, Timestamp, Value};
 
 use crate::control::ControlPlane;
-use crate::identity::Word;
+use crate::identity::AttributeOrigin;
 use crate::telemetry::TopKey;
 
 /// Maximum number of keys that are looked at: the most frequent ones.
@@ -28,7 +28,7 @@ pub(super) struct NearKey {
 #[derive(Clone, Default)]
 pub(super) struct NearKeys {
     pub(super) keys: Vec<NearKey>,
-    /// What was left of each key that was looked at.
+    /// The remaining units of each key that was read.
     remaining: HashMap<(String, String), u64>,
     pub(super) at: Timestamp,
 }
@@ -57,10 +57,10 @@ impl ControlPlane {
         next
     }
 
-    /// What is left for a key of its limit, and of how much.
+    /// The remaining units of a key, and its limit.
     async fn left_of(&self, key: &TopKey, now: Timestamp) -> Option<(u64, u64)> {
         let pairs = || key.attributes.iter().map(|(name, value)| (name.as_str(), Value::Text(value)));
-        let known = self.service.identity.identify(pairs(), Word::Trusted);
+        let known = self.service.identity.identify(pairs(), AttributeOrigin::Trusted);
         let request = known.request(pairs()).ok()?;
         let explanation = self.service.engine.operator().explain(&request, now).await;
         let limit = explanation.limits.into_iter().find(|limit| limit.name == key.limit)?;

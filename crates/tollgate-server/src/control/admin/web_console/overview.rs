@@ -30,7 +30,7 @@ pub(super) struct Overview {
     pub(super) panels: Vec<Panel>,
 }
 
-/// What panels are built from.
+/// The state that panels are built from.
 pub(super) struct OverviewSource<'a> {
     pub(super) control: &'a ControlPlane,
     pub(super) recorder: &'a Recorder,

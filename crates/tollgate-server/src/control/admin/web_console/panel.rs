@@ -84,7 +84,7 @@ impl PanelEntry {
 pub(super) struct Panel {
     pub(super) id: &'static str,
     pub(super) title: &'static str,
-    /// What the numbers mean.
+    /// The meaning of the numbers.
     pub(super) note: String,
     pub(super) columns: &'static [&'static str],
     pub(super) entries: Vec<PanelEntry>,

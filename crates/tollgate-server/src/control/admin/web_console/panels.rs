@@ -64,7 +64,7 @@ impl OverviewSource<'_> {
         }
     }
 
-    /// What each limit denied, and would have denied in shadow.
+    /// The denials of each limit, and those in shadow.
     fn limits(&self) -> Panel {
         let policy = self.control.service.engine.policy();
         let names = self.limit_names();
@@ -310,7 +310,7 @@ impl OverviewSource<'_> {
         }
     }
 
-    /// What callers hold.
+    /// The permits and reservations that callers hold.
     fn holds(&self) -> Panel {
         let service = &self.control.service;
         let held = [

@@ -2,7 +2,7 @@
 
 use crate::time_text::people;
 
-/// What a header says, in a sentence. `None` if the text is no such header.
+/// The meaning of a header, in a sentence. `None` if the text is no such header.
 pub(super) fn sentence(text: &str) -> Option<String> {
     let text = text.trim();
     let rest = match text.split_at_checked("ratelimit:".len()) {

@@ -36,7 +36,7 @@ pub(super) struct PolicyChange {
     pub(super) sentences: Vec<String>,
 }
 
-/// What was measured.
+/// A measurement.
 pub(super) struct Recorder {
     pub(super) history: History,
     /// Answers by source at each of the last seconds, newest last.

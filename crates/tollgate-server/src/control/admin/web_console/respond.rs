@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::super::form::TailChoice;
 use super::super::reply::{AdminBody, AdminClient};
 use super::super::route::Verb;
-use super::super::tail::{EventBody, Which};
+use super::super::tail::{EventBody, TailFilter};
 use super::super::token::Role;
 use super::form::FormFields;
 use super::page;
@@ -32,7 +32,7 @@ pub(super) const STYLE: &str = include_str!("console.css");
 
 const HTML: &str = "text/html; charset=utf-8";
 const JSON: &str = "application/json";
-/// What a page of the console may load and do.
+/// The content security policy of the console's pages.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
      img-src 'self' data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
@@ -95,8 +95,9 @@ impl ControlPlane {
             ConsoleRoute::Events => Ok(streamed(self.events(session, asker)?, "text/event-stream")),
             ConsoleRoute::Tail => {
                 let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
-                let which = if fields.get("denied") == Some("true") { Which::Denied } else { Which::All };
-                let shown = TailChoice { which, since: None };
+                let filter =
+                    if fields.get("denied") == Some("true") { TailFilter::Denied } else { TailFilter::All };
+                let shown = TailChoice { filter, since: None };
                 let act = self.begin(&session.who, Verb::Tail)?;
                 Ok(streamed(self.own_tail(&act, shown, asker)?, "application/x-ndjson"))
             }

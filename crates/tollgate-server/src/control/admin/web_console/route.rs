@@ -61,7 +61,7 @@ impl ConsoleRoute {
 mod tests {
     use super::*;
 
-    /// What changes anything is a POST, and is refused to pages of other sites.
+    /// Every change is a POST, and pages of other sites are refused.
     #[test]
     fn changes_are_posts_of_this_site() {
         for path in ["/console/login", "/console/logout", "/console/act"] {

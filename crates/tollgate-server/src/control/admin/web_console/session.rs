@@ -9,7 +9,7 @@ use hyper::header::COOKIE;
 use subtle::ConstantTimeEq;
 use tollgate::{Ticks, Timestamp};
 
-use super::super::token::Who;
+use super::super::token::TokenHolder;
 use crate::service::holds::Id;
 
 /// Maximum number of sessions. A further login ends the oldest: an operator must always be able to get in.
@@ -20,7 +20,7 @@ const LIFETIME: Ticks = Ticks::from_secs(8 * 3_600);
 /// One login.
 pub(super) struct ConsoleSession {
     id: Id,
-    pub(super) who: Who,
+    pub(super) who: TokenHolder,
     /// Comes with every form, so that no page that cannot read this one can send it.
     pub(super) form_token: String,
     until: Timestamp,
@@ -57,7 +57,7 @@ impl Sessions {
     }
 
     /// Begins a session, and returns the header that sets its cookie. `None` if the system has no random bytes.
-    pub(super) fn begin(&self, who: &Who, transport: Transport, now: Timestamp) -> Option<String> {
+    pub(super) fn begin(&self, who: &TokenHolder, transport: Transport, now: Timestamp) -> Option<String> {
         let (id, form_token) = (Id::random()?, Id::random()?.to_string());
         let session = ConsoleSession { id, who: who.clone(), form_token, until: now + LIFETIME };
         let mut open = self.open();
@@ -111,8 +111,8 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
-    fn who() -> Who {
-        Who { name: "otto".into(), role: Role::Operator }
+    fn who() -> TokenHolder {
+        TokenHolder { name: "otto".into(), role: Role::Operator }
     }
 
     fn sent(header: &str) -> HeaderMap {

@@ -165,8 +165,8 @@ impl Fleet {
                 self.left = more.min(self.parameters.capacity * NANO);
             }
             self.ask_elsewhere();
-            if self.step.is_multiple_of(10) && !self.shares.draws(self.now).is_empty() {
-                self.draw(0);
+            if self.step.is_multiple_of(10) && !self.shares.due_acquisitions(self.now).is_empty() {
+                self.acquire(0);
             }
             for which in 0..self.envoys.len() {
                 self.envoys[which].read(self.step, self.keeps_ratio);
@@ -200,8 +200,8 @@ impl Fleet {
     }
 
     /// Takes the due units and `more`.
-    fn draw(&mut self, more: u64) {
-        let taken = self.shares.draw(COUNTER, self.parameters, more, self.left / NANO, self.now);
+    fn acquire(&mut self, more: u64) {
+        let taken = self.shares.acquire(COUNTER, self.parameters, more, self.left / NANO, self.now);
         self.left -= taken * NANO;
     }
 
@@ -218,9 +218,10 @@ impl Fleet {
             Usage { allowed: std::mem::take(&mut envoy.allowed), denied: std::mem::take(&mut envoy.denied) };
         let subscription = SubscriptionId { stream: envoy.stream, bucket: 7 };
         let is_known = self.shares.used(subscription, usage.allowed, self.now).contains(&COUNTER);
-        self.draw(if is_known { 0 } else { usage.allowed });
-        let look = Look { counter: COUNTER, parameters: self.parameters, cost: 1 };
-        let instructions = self.shares.report(subscription, usage, &Standing::Limited(vec![look]), self.now);
+        self.acquire(if is_known { 0 } else { usage.allowed });
+        let look = BucketCounter { counter: COUNTER, parameters: self.parameters, cost: 1 };
+        let instructions =
+            self.shares.report(subscription, usage, &BucketVerdict::Limited(vec![look]), self.now);
         assert!(
             instructions.iter().any(|(addressee, _)| *addressee == subscription),
             "every report is answered"

@@ -3,22 +3,22 @@
 
 use tollgate::{Decision, Enforcement, LimitStatus, Quota, Source, Ticks, Timestamp, Verdict};
 
-use super::brought::{Brought, DescriptorLimitOutcome};
-use crate::rls::{Code, CurrentLimit, Question, Status, Unit};
+use super::request_limits::{DescriptorLimitOutcome, RequestLimits};
+use crate::rls::{Code, CurrentLimit, RlsRequest, Status, Unit};
 
 /// One status for each descriptor, in order.
 pub(super) fn statuses(
-    question: &Question,
+    rls_request: &RlsRequest,
     decision: &Decision,
-    brought: &Brought,
+    request_limits: &RequestLimits,
     now: Timestamp,
 ) -> Vec<Status> {
-    let mut statuses = Vec::with_capacity(question.descriptors.len());
-    for (position, descriptor) in question.descriptors.iter().enumerate() {
+    let mut statuses = Vec::with_capacity(rls_request.descriptors.len());
+    for (position, descriptor) in rls_request.descriptors.iter().enumerate() {
         let met = decision.limits().filter(|status| status.descriptor == position);
         let denial = met.clone().filter(denies).max_by_key(LimitStatus::refusal_rank);
         let met = denial.or_else(|| met.min_by_key(left));
-        let own = brought.of(position).filter(|own| met.is_none_or(|met| is_tighter(own, &met)));
+        let own = request_limits.of(position).filter(|own| met.is_none_or(|met| is_tighter(own, &met)));
         let mut status = match (own, met) {
             // A request that failed or is blocked by an operator was not counted, and none of its descriptors may pass.
             _ if decision.fault().is_some() || decision.block().is_some() => {
@@ -57,7 +57,7 @@ fn away(status: &LimitStatus<'_>) -> Ticks {
     }
 }
 
-/// What is left of a limit that admitted. The order puts the most informative first: enforced limits, then counted
+/// The remaining units of a limit that admitted. The order puts the most informative first: enforced limits, then counted
 /// ones.
 fn left(status: &LimitStatus<'_>) -> (bool, bool, u64) {
     (status.enforcement == Enforcement::Shadow, !status.source.is_counted(), status.outcome.remaining)

@@ -10,7 +10,7 @@ use tollgate::{
 
 use super::super::answer;
 use super::NEGATIVE_HITS_WITHIN;
-use crate::rls::{Answer, Code, CurrentLimit, Descriptor, Override, Question, Status, Unit};
+use crate::rls::{Answer, Code, CurrentLimit, Descriptor, Override, RlsRequest, Status, Unit};
 use crate::service::Service;
 
 const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
@@ -66,8 +66,8 @@ async fn ask(service: &Service<Away>, names: &[&str]) -> Answer {
         ..Descriptor::default()
     };
     let descriptors = names.iter().map(descriptor).collect();
-    let question = Question { domain: "api".to_owned(), descriptors, hits_addend: 0 };
-    answer(service, &question, NOW).await.unwrap()
+    let rls_request = RlsRequest { domain: "api".to_owned(), descriptors, hits_addend: 0 };
+    answer(service, &rls_request, NOW).await.unwrap()
 }
 
 /// A limit that fails closed is over the limit, with a retry time. One that fails open is OK and has no numbers. A
@@ -120,13 +120,13 @@ async fn giving_back_is_ok_without_a_store() {
 }
 
 /// A request of one descriptor that carries a limit.
-fn bringing(name: &str, requests_per_unit: u32) -> Question {
+fn bringing(name: &str, requests_per_unit: u32) -> RlsRequest {
     let descriptor = Descriptor {
         entries: vec![(name.to_owned(), "x".to_owned())],
         limit: Some(Override { requests_per_unit, unit: Unit::Day }),
         ..Descriptor::default()
     };
-    Question { domain: "api".to_owned(), descriptors: vec![descriptor], hits_addend: 0 }
+    RlsRequest { domain: "api".to_owned(), descriptors: vec![descriptor], hits_addend: 0 }
 }
 
 /// A limit that the request carries is counted here while the store is unreachable, whatever the failure mode of the
@@ -180,8 +180,9 @@ async fn negative_hits_that_may_be_of_the_last_window_are_dropped() {
         let entries = vec![("k".to_owned(), "x".to_owned())];
         let descriptor =
             Descriptor { entries, hits_addend: Some(hits), is_negative_hits, ..Descriptor::default() };
-        let question = Question { domain: "api".to_owned(), descriptors: vec![descriptor], hits_addend: 0 };
-        answer(&service, &question, now).await.unwrap().overall
+        let rls_request =
+            RlsRequest { domain: "api".to_owned(), descriptors: vec![descriptor], hits_addend: 0 };
+        answer(&service, &rls_request, now).await.unwrap().overall
     };
     assert_eq!(ask(5, false, next_hour - Ticks::from_secs(1)).await, Code::Ok);
     assert_eq!(ask(5, false, next_hour).await, Code::Ok);

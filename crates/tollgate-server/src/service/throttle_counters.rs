@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tollgate::Source;
 use tollgate::key::KeyFamily;
 
-use super::cell::{Charged, Limit};
+use super::throttle_limit::{Charged, Limit};
 
 /// Number of shards.
 const SHARDS: usize = 256;
@@ -32,37 +32,37 @@ type KeyHash = [u8; 16];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ThrottleCommand {
     /// `CL.THROTTLE`.
-    Cell,
+    ClThrottle,
     /// `THROTTLE`.
-    Crab,
+    Throttle,
 }
 
 impl ThrottleCommand {
-    pub(crate) const ALL: [ThrottleCommand; 2] = [ThrottleCommand::Cell, ThrottleCommand::Crab];
+    pub(crate) const ALL: [ThrottleCommand; 2] = [ThrottleCommand::ClThrottle, ThrottleCommand::Throttle];
 
     /// The command, as operators name it. It is also the name of the key family, so a new name would lose all existing
     /// keys.
     pub(crate) const fn command(self) -> &'static str {
         match self {
-            ThrottleCommand::Cell => "cl.throttle",
-            ThrottleCommand::Crab => "throttle",
+            ThrottleCommand::ClThrottle => "cl.throttle",
+            ThrottleCommand::Throttle => "throttle",
         }
     }
 }
 
 /// The counters.
-pub(crate) struct Cells {
+pub(crate) struct ThrottleCounters {
     cell: KeyFamily,
     crab: KeyFamily,
     pub(crate) table: CounterTable,
 }
 
-impl Cells {
+impl ThrottleCounters {
     /// Counters in this table, with keys of these families.
     pub(crate) fn new(table: CounterTable, family: impl Fn(&str) -> KeyFamily) -> Self {
         Self {
-            cell: family(ThrottleCommand::Cell.command()),
-            crab: family(ThrottleCommand::Crab.command()),
+            cell: family(ThrottleCommand::ClThrottle.command()),
+            crab: family(ThrottleCommand::Throttle.command()),
             table,
         }
     }
@@ -70,13 +70,13 @@ impl Cells {
     /// Charges a key, and reports which counter was used. It always answers: if the table is full, a new key is denied.
     pub(crate) fn charge(
         &self,
-        asker: ThrottleCommand,
+        command: ThrottleCommand,
         key: &[u8],
         limit: &Limit,
         now: i64,
         quantity: i64,
     ) -> (Charged, Source) {
-        let hash = self.hash(asker, key);
+        let hash = self.hash(command, key);
         let mut shard = self.table.shard(&hash);
         let stored = shard.instants.get_mut(&hash);
         let (charged, next) = limit.charge(stored.as_deref().copied(), now, quantity);
@@ -92,14 +92,14 @@ impl Cells {
     }
 
     /// The instant from which the counter of a key is empty, if it is in the future.
-    pub(crate) fn instant(&self, asker: ThrottleCommand, key: &[u8], now: i64) -> Option<i64> {
-        let hash = self.hash(asker, key);
+    pub(crate) fn instant(&self, command: ThrottleCommand, key: &[u8], now: i64) -> Option<i64> {
+        let hash = self.hash(command, key);
         self.table.shard(&hash).instants.get(&hash).copied().filter(|instant| *instant > now)
     }
 
     /// Clears the counter of a key. Returns whether it had counted anything.
-    pub(crate) fn forget(&self, asker: ThrottleCommand, key: &[u8], now: i64) -> bool {
-        let hash = self.hash(asker, key);
+    pub(crate) fn forget(&self, command: ThrottleCommand, key: &[u8], now: i64) -> bool {
+        let hash = self.hash(command, key);
         let mut shard = self.table.shard(&hash);
         // The entry stays until the next sweep: a map that entries were removed from one by one may grow for no entry.
         let cleared = shard.instants.get_mut(&hash).map(|instant| std::mem::replace(instant, i64::MIN));
@@ -107,10 +107,10 @@ impl Cells {
     }
 
     #[inline]
-    fn hash(&self, asker: ThrottleCommand, key: &[u8]) -> KeyHash {
-        let hash = match asker {
-            ThrottleCommand::Cell => self.cell.hash(key),
-            ThrottleCommand::Crab => self.crab.hash(key),
+    fn hash(&self, command: ThrottleCommand, key: &[u8]) -> KeyHash {
+        let hash = match command {
+            ThrottleCommand::ClThrottle => self.cell.hash(key),
+            ThrottleCommand::Throttle => self.crab.hash(key),
         };
         hash.to_le_bytes()
     }
@@ -123,7 +123,7 @@ pub(crate) struct CounterTable {
 
 /// The result of restoring entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PutBack {
+pub(crate) struct RestoreResult {
     /// Entries that were restored.
     pub(crate) kept: u64,
     /// Entries without room: the counters of their keys start empty.
@@ -135,7 +135,7 @@ impl CounterTable {
     pub(crate) fn new(bytes: u64) -> Self {
         let buckets = bytes / SHARDS as u64 / BUCKET_BYTES;
         let buckets = buckets.checked_ilog2().map_or(0, |log| 1usize << log);
-        let shard = || Shard { instants: HashMap::new(), most: buckets / 8 * 7, swept_at: i64::MIN };
+        let shard = || Shard { instants: HashMap::new(), entries_max: buckets / 8 * 7, swept_at: i64::MIN };
         Self { shards: (0..SHARDS).map(|_| Mutex::new(shard())).collect() }
     }
 
@@ -161,17 +161,17 @@ impl CounterTable {
     ///
     /// # Errors
     /// When the bytes are not a valid piece.
-    pub(crate) fn put_back(&self, piece: &[u8], taken_at: i64, now: i64) -> Result<PutBack, String> {
+    pub(crate) fn restore(&self, piece: &[u8], taken_at: i64, now: i64) -> Result<RestoreResult, String> {
         let entries = match piece.split_first() {
             Some((&OWN_COUNTERS, entries)) => entries,
-            Some((&SHARED_COUNTERS, _)) => return Ok(PutBack::default()),
+            Some((&SHARED_COUNTERS, _)) => return Ok(RestoreResult::default()),
             _ => return Err("a part is counted by a command that this version does not know".to_owned()),
         };
         let (entries, []) = entries.as_chunks::<ENTRY_BYTES>() else {
             return Err("a counter of a command is cut off".to_owned());
         };
         let back = taken_at.saturating_sub(now).max(0);
-        let mut put_back = PutBack::default();
+        let mut restore = RestoreResult::default();
         for entry in entries {
             let Some((hash, instant)) = entry.split_first_chunk() else { continue };
             let Some(instant) = instant.first_chunk().copied().map(i64::from_le_bytes) else { continue };
@@ -179,12 +179,12 @@ impl CounterTable {
             if instant <= now {
                 continue;
             }
-            match self.shard(hash).put_back(*hash, instant, now) {
-                Ok(()) => put_back.kept += 1,
-                Err(ShardFull) => put_back.dropped += 1,
+            match self.shard(hash).restore(*hash, instant, now) {
+                Ok(()) => restore.kept += 1,
+                Err(ShardFull) => restore.dropped += 1,
             }
         }
-        Ok(put_back)
+        Ok(restore)
     }
 
     #[inline]
@@ -216,14 +216,14 @@ struct ShardFull;
 struct Shard {
     instants: HashMap<KeyHash, i64>,
     /// Maximum number of entries.
-    most: usize,
+    entries_max: usize,
     /// When past entries were last looked for.
     swept_at: i64,
 }
 
 impl Shard {
     /// Restores a saved key. The later instant wins.
-    fn put_back(&mut self, hash: KeyHash, instant: i64, now: i64) -> Result<(), ShardFull> {
+    fn restore(&mut self, hash: KeyHash, instant: i64, now: i64) -> Result<(), ShardFull> {
         match self.instants.get_mut(&hash) {
             Some(stored) => *stored = instant.max(*stored),
             None => self.insert(hash, instant, now)?,
@@ -233,7 +233,7 @@ impl Shard {
 
     /// Adds a key that has no entry yet.
     fn insert(&mut self, hash: KeyHash, instant: i64, now: i64) -> Result<(), ShardFull> {
-        if self.instants.len() >= self.most && !self.sweep(now) {
+        if self.instants.len() >= self.entries_max && !self.sweep(now) {
             return Err(ShardFull);
         }
         self.instants.insert(hash, instant);
@@ -244,7 +244,7 @@ impl Shard {
     /// new map, because a map that entries were removed from may grow while it has free buckets.
     #[cold]
     fn sweep(&mut self, now: i64) -> bool {
-        if self.most == 0 || now.abs_diff(self.swept_at) < SWEEP_INTERVAL {
+        if self.entries_max == 0 || now.abs_diff(self.swept_at) < SWEEP_INTERVAL {
             return false;
         }
         self.swept_at = now;
@@ -252,7 +252,7 @@ impl Shard {
             let entries = std::mem::take(&mut self.instants).into_iter();
             self.instants = entries.filter(|(_, instant)| *instant > now).collect();
         }
-        self.instants.len() < self.most
+        self.instants.len() < self.entries_max
     }
 }
 
@@ -267,12 +267,12 @@ mod tests {
     const SECOND: i64 = 1_000_000_000;
     const HOUR: i64 = 3_600 * SECOND;
 
-    fn cells(bytes: u64) -> Cells {
+    fn throttle_counters(bytes: u64) -> ThrottleCounters {
         cells_in(CounterTable::new(bytes))
     }
 
-    fn cells_in(table: CounterTable) -> Cells {
-        Cells::new(table, |name| KeyFamily::new(name, Secret::repeatable(1)))
+    fn cells_in(table: CounterTable) -> ThrottleCounters {
+        ThrottleCounters::new(table, |name| KeyFamily::new(name, Secret::repeatable(1)))
     }
 
     fn hourly() -> Limit {
@@ -282,20 +282,29 @@ mod tests {
     /// The two commands count the same key separately. Two limits of one command count it together, as in redis-cell.
     #[test]
     fn keys_have_separate_counters() {
-        let cells = cells(1 << 20);
-        let left = |asker, key: &[u8]| cells.charge(asker, key, &hourly(), NOW, 1).0.remaining;
-        assert_eq!([left(ThrottleCommand::Cell, b"k"), left(ThrottleCommand::Cell, b"k")], [1, 0]);
-        assert_eq!([left(ThrottleCommand::Crab, b"k"), left(ThrottleCommand::Cell, b"other")], [1, 1]);
+        let throttle_counters = throttle_counters(1 << 20);
+        let left =
+            |command, key: &[u8]| throttle_counters.charge(command, key, &hourly(), NOW, 1).0.remaining;
+        assert_eq!(
+            [left(ThrottleCommand::ClThrottle, b"k"), left(ThrottleCommand::ClThrottle, b"k")],
+            [1, 0]
+        );
+        assert_eq!(
+            [left(ThrottleCommand::Throttle, b"k"), left(ThrottleCommand::ClThrottle, b"other")],
+            [1, 1]
+        );
         let faster = Limit::beyond_one(1, 1, 60).unwrap();
-        assert!(cells.charge(ThrottleCommand::Cell, b"k", &faster, NOW, 1).0.limited);
+        assert!(throttle_counters.charge(ThrottleCommand::ClThrottle, b"k", &faster, NOW, 1).0.limited);
     }
 
     /// A flood of new keys neither frees a throttled key nor denies a known one. The flood itself is refused when the
     /// table is full, until its entries have passed.
     #[test]
     fn a_flood_changes_nothing_for_known_keys() {
-        let cells = cells(1 << 20);
-        let charge = |key: &str, now| cells.charge(ThrottleCommand::Cell, key.as_bytes(), &hourly(), now, 1);
+        let throttle_counters = throttle_counters(1 << 20);
+        let charge = |key: &str, now| {
+            throttle_counters.charge(ThrottleCommand::ClThrottle, key.as_bytes(), &hourly(), now, 1)
+        };
         for _ in 0..2 {
             assert!(!charge("throttled", NOW).0.limited);
         }
@@ -314,23 +323,29 @@ mod tests {
     /// A map takes no more memory than the table was given, however often keys come, pass and are forgotten.
     #[test]
     fn a_shard_stays_within_its_bytes() {
-        let cells = cells(1 << 20);
+        let throttle_counters = throttle_counters(1 << 20);
         for round in 0..10 {
             let now = NOW + round * HOUR;
             for key in 0..40_000u32 {
-                cells.charge(ThrottleCommand::Cell, &key.to_le_bytes(), &hourly(), now, 1 + round % 2);
+                throttle_counters.charge(
+                    ThrottleCommand::ClThrottle,
+                    &key.to_le_bytes(),
+                    &hourly(),
+                    now,
+                    1 + round % 2,
+                );
                 if key % 3 == 0 {
-                    cells.forget(ThrottleCommand::Cell, &key.to_le_bytes(), now);
+                    throttle_counters.forget(ThrottleCommand::ClThrottle, &key.to_le_bytes(), now);
                 }
             }
         }
-        for shard in &cells.table.shards {
+        for shard in &throttle_counters.table.shards {
             let shard = locked(shard);
             assert!(
-                shard.instants.capacity() <= shard.most,
+                shard.instants.capacity() <= shard.entries_max,
                 "{} > {}",
                 shard.instants.capacity(),
-                shard.most
+                shard.entries_max
             );
         }
     }
@@ -338,32 +353,32 @@ mod tests {
     /// Without room for any counter, the answer is a denial.
     #[test]
     fn no_room_at_all() {
-        let cells = cells(0);
-        let refused = cells.charge(ThrottleCommand::Cell, b"k", &hourly(), NOW, 1).0;
+        let throttle_counters = throttle_counters(0);
+        let refused = throttle_counters.charge(ThrottleCommand::ClThrottle, b"k", &hourly(), NOW, 1).0;
         assert_eq!(
             (refused.limited, refused.remaining, refused.retry_after),
             (true, 0, Some(i128::from(HOUR)))
         );
         assert!(
-            !cells.charge(ThrottleCommand::Cell, b"k", &hourly(), NOW, 0).0.limited,
+            !throttle_counters.charge(ThrottleCommand::ClThrottle, b"k", &hourly(), NOW, 0).0.limited,
             "to look needs no room"
         );
     }
 
     /// One key in a hundred is used for a second, the others for ten.
-    fn filled(cells: &Cells, keys: u32) {
+    fn filled(throttle_counters: &ThrottleCounters, keys: u32) {
         let limit = Limit::beyond_one(9, 1, 1).unwrap();
         for key in 0..keys {
             let quantity = if key % 100 == 0 { 1 } else { 10 };
-            cells.charge(ThrottleCommand::Cell, &key.to_le_bytes(), &limit, NOW, quantity);
+            throttle_counters.charge(ThrottleCommand::ClThrottle, &key.to_le_bytes(), &limit, NOW, quantity);
         }
     }
 
-    fn put_back(pieces: &[Vec<u8>], bytes: u64, taken_at: i64, now: i64) -> (CounterTable, PutBack) {
-        let (table, mut all) = (CounterTable::new(bytes), PutBack::default());
+    fn restore(pieces: &[Vec<u8>], bytes: u64, taken_at: i64, now: i64) -> (CounterTable, RestoreResult) {
+        let (table, mut all) = (CounterTable::new(bytes), RestoreResult::default());
         for piece in pieces {
-            let PutBack { kept, dropped } = table.put_back(piece, taken_at, now).unwrap();
-            all = PutBack { kept: all.kept + kept, dropped: all.dropped + dropped };
+            let RestoreResult { kept, dropped } = table.restore(piece, taken_at, now).unwrap();
+            all = RestoreResult { kept: all.kept + kept, dropped: all.dropped + dropped };
         }
         (table, all)
     }
@@ -379,32 +394,33 @@ mod tests {
     /// Saved entries are restored, also into a table of another size. Past entries are neither saved nor restored.
     #[test]
     fn a_restored_counter_equals_the_written_one() {
-        let cells = cells(1 << 20);
-        filled(&cells, 2_500);
-        let pieces: Vec<Vec<u8>> = cells.table.pieces(NOW).collect();
+        let throttle_counters = throttle_counters(1 << 20);
+        filled(&throttle_counters, 2_500);
+        let pieces: Vec<Vec<u8>> = throttle_counters.table.pieces(NOW).collect();
         assert_eq!(pieces.iter().map(|piece| CounterTable::entries_in(piece)).sum::<u64>(), 2_500);
         for bytes in [1 << 20, 1 << 22] {
-            let (again, report) = put_back(&pieces, bytes, NOW, NOW);
-            assert_eq!(report, PutBack { kept: 2_500, dropped: 0 });
-            assert_eq!(sorted(&again, NOW), sorted(&cells.table, NOW));
+            let (again, report) = restore(&pieces, bytes, NOW, NOW);
+            assert_eq!(report, RestoreResult { kept: 2_500, dropped: 0 });
+            assert_eq!(sorted(&again, NOW), sorted(&throttle_counters.table, NOW));
         }
-        let (small, report) = put_back(&pieces, 1 << 16, NOW, NOW);
+        let (small, report) = restore(&pieces, 1 << 16, NOW, NOW);
         assert_eq!((report.kept + report.dropped, report.kept), (2_500, sorted(&small, NOW).len() as u64));
         assert!(report.dropped > 0 && report.kept > 1_500, "{report:?}");
-        assert_eq!(sorted(&cells.table, NOW + SECOND).len(), 2_475);
-        assert_eq!(put_back(&pieces, 1 << 20, NOW, NOW + SECOND).1, PutBack { kept: 2_475, dropped: 0 });
+        assert_eq!(sorted(&throttle_counters.table, NOW + SECOND).len(), 2_475);
+        assert_eq!(restore(&pieces, 1 << 20, NOW, NOW + SECOND).1, RestoreResult { kept: 2_475, dropped: 0 });
     }
 
     /// A clock that was set back moves the entries back. A clock that was set forward has let that much time pass.
     #[test]
     fn clocks_that_were_set() {
-        let cells = cells(1 << 20);
-        filled(&cells, 2);
-        let pieces: Vec<Vec<u8>> = cells.table.pieces(NOW).collect();
+        let throttle_counters = throttle_counters(1 << 20);
+        filled(&throttle_counters, 2);
+        let pieces: Vec<Vec<u8>> = throttle_counters.table.pieces(NOW).collect();
         for (moved, left) in [(0, [1, 10]), (-86_400, [1, 10]), (4, [-3, 6])] {
             let now = NOW + moved * SECOND;
-            let again = cells_in(put_back(&pieces, 1 << 20, NOW, now).0);
-            let instants = [0u32, 1].map(|key| again.instant(ThrottleCommand::Cell, &key.to_le_bytes(), now));
+            let again = cells_in(restore(&pieces, 1 << 20, NOW, now).0);
+            let instants =
+                [0u32, 1].map(|key| again.instant(ThrottleCommand::ClThrottle, &key.to_le_bytes(), now));
             let expected = left.map(|left| (left > 0).then_some(now + left * SECOND));
             assert_eq!(instants, expected, "moved by {moved} s");
         }
@@ -413,11 +429,12 @@ mod tests {
     /// Forgetting a key clears that key only.
     #[test]
     fn one_is_forgotten() {
-        let cells = cells(1 << 20);
-        filled(&cells, 3);
-        let forget = |key: u32, now| cells.forget(ThrottleCommand::Cell, &key.to_le_bytes(), now);
+        let throttle_counters = throttle_counters(1 << 20);
+        filled(&throttle_counters, 3);
+        let forget =
+            |key: u32, now| throttle_counters.forget(ThrottleCommand::ClThrottle, &key.to_le_bytes(), now);
         assert_eq!([forget(0, NOW), forget(0, NOW)], [true, false]);
-        assert_eq!(sorted(&cells.table, NOW).len(), 2);
+        assert_eq!(sorted(&throttle_counters.table, NOW).len(), 2);
         assert!(!forget(1, NOW + 10 * SECOND), "what is past is nothing to forget");
     }
 
@@ -425,7 +442,7 @@ mod tests {
     #[test]
     fn shared_counters_of_an_earlier_version() {
         let piece = [[SHARED_COUNTERS; 1].as_slice(), &[9; ENTRY_BYTES]].concat();
-        assert_eq!(CounterTable::new(1 << 20).put_back(&piece, NOW, NOW), Ok(PutBack::default()));
+        assert_eq!(CounterTable::new(1 << 20).restore(&piece, NOW, NOW), Ok(RestoreResult::default()));
     }
 
     proptest! {
@@ -433,7 +450,7 @@ mod tests {
         #[test]
         fn any_bytes(bytes in proptest::collection::vec(0..4u8, 0..200), taken_at: i64, now: i64) {
             let table = CounterTable::new(1 << 16);
-            if let Ok(report) = table.put_back(&bytes, taken_at, now) {
+            if let Ok(report) = table.restore(&bytes, taken_at, now) {
                 prop_assert!(report.kept <= CounterTable::entries_in(&bytes));
                 prop_assert!(sorted(&table, now).len() as u64 <= report.kept);
             }

@@ -9,10 +9,10 @@ use tollgate::engine::Counted;
 use tollgate::store::Store;
 use tollgate::{LimitOverride, Source, Ticks, Timestamp};
 use tollgate_compat::counters::{Counters, Tallies};
-use tollgate_compat::{BROUGHT, Rule};
+use tollgate_compat::{REQUEST_LIMIT, Rule};
 
 use super::NEGATIVE_HITS_WITHIN;
-use crate::rls::{Code, CurrentLimit, Descriptor, Override, Question, Status, Unit};
+use crate::rls::{Code, CurrentLimit, Descriptor, Override, RlsRequest, Status, Unit};
 use crate::service::Service;
 
 /// The outcome of a counter that was not charged.
@@ -25,7 +25,7 @@ const NOTHING: Counted = Counted {
 
 /// The outcomes of the limits that a request's descriptors carry, in the order of the descriptors.
 #[derive(Default)]
-pub(super) struct Brought {
+pub(super) struct RequestLimits {
     outcomes: Vec<DescriptorLimitOutcome>,
 }
 
@@ -45,32 +45,36 @@ pub(super) struct DescriptorLimitOutcome {
     counted: Counted,
 }
 
-impl Brought {
+impl RequestLimits {
     /// Charges the limits that the descriptors carry. If one of them denies, nothing stays charged.
-    pub(super) async fn charge<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Self {
-        let mut brought = Self::default();
-        if question.descriptors.iter().all(|descriptor| descriptor.limit.is_none()) {
-            return brought;
+    pub(super) async fn charge<S: Store>(
+        service: &Service<S>,
+        rls_request: &RlsRequest,
+        now: Timestamp,
+    ) -> Self {
+        let mut request_limits = Self::default();
+        if rls_request.descriptors.iter().all(|descriptor| descriptor.limit.is_none()) {
+            return request_limits;
         }
         // An operator's override of all limits applies here too.
         let override_of_all = service.engine.operator().overrides(now).of_all();
         let Some(tallies) = tallies(service).filter(|_| override_of_all != Some(LimitOverride::Off)) else {
-            return brought;
+            return request_limits;
         };
         let counters = Counters { engine: &service.engine, tallies: &tallies };
-        for (position, descriptor) in question.descriptors.iter().enumerate() {
+        for (position, descriptor) in rls_request.descriptors.iter().enumerate() {
             let Some(limit) = descriptor.limit else { continue };
             let counted = NOTHING;
             let mut outcome =
                 DescriptorLimitOutcome { position, limit, added: 0, total: 0, away: None, counted };
-            outcome.charge(&counters, question, descriptor, now).await;
+            outcome.charge(&counters, rls_request, descriptor, now).await;
             outcome.away = outcome.away.filter(|_| override_of_all != Some(LimitOverride::Shadow));
-            brought.outcomes.push(outcome);
+            request_limits.outcomes.push(outcome);
         }
-        if brought.refuses() {
-            brought.give_back(service, question, now).await;
+        if request_limits.refuses() {
+            request_limits.give_back(service, rls_request, now).await;
         }
-        brought
+        request_limits
     }
 
     /// Whether no descriptor carries a limit.
@@ -94,26 +98,29 @@ impl Brought {
     pub(super) async fn give_back<S: Store>(
         &mut self,
         service: &Service<S>,
-        question: &Question,
+        rls_request: &RlsRequest,
         now: Timestamp,
     ) {
         let Some(tallies) = tallies(service) else { return };
         let counters = Counters { engine: &service.engine, tallies: &tallies };
         for outcome in self.outcomes.iter_mut().filter(|outcome| outcome.added > 0) {
-            let Some(descriptor) = question.descriptors.get(outcome.position) else { continue };
-            let parts = descriptor.counted_by(&question.domain);
+            let Some(descriptor) = rls_request.descriptors.get(outcome.position) else { continue };
+            let parts = descriptor.counted_by(&rls_request.domain);
             counters.take_back(outcome.limit.unit, &parts, outcome.added, &outcome.counted, now).await;
             (outcome.total, outcome.added) = (outcome.total.saturating_sub(outcome.added), 0);
         }
     }
 
     /// The outcomes for metrics. A descriptor that gives back is not a request for admission, so it is left out.
-    pub(super) fn rules(&self, question: &Question) -> Vec<Rule<'static>> {
+    pub(super) fn rules(&self, rls_request: &RlsRequest) -> Vec<Rule<'static>> {
         let asks = |outcome: &&DescriptorLimitOutcome| {
-            question.descriptors.get(outcome.position).is_some_and(|descriptor| !descriptor.is_negative_hits)
+            rls_request
+                .descriptors
+                .get(outcome.position)
+                .is_some_and(|descriptor| !descriptor.is_negative_hits)
         };
         let rule = |outcome: &DescriptorLimitOutcome| Rule {
-            name: BROUGHT,
+            name: REQUEST_LIMIT,
             detail: None,
             is_denied: outcome.away.is_some(),
             is_shadow: false,
@@ -155,13 +162,13 @@ impl DescriptorLimitOutcome {
     async fn charge<S: Store>(
         &mut self,
         counters: &Counters<'_, S>,
-        question: &Question,
+        rls_request: &RlsRequest,
         descriptor: &Descriptor,
         now: Timestamp,
     ) {
         let (unit, most) = (self.limit.unit, u64::from(self.limit.requests_per_unit));
-        let parts = descriptor.counted_by(&question.domain);
-        let hits = descriptor.hits(question);
+        let parts = descriptor.counted_by(&rls_request.domain);
+        let hits = descriptor.hits(rls_request);
         if hits > most && !descriptor.is_negative_hits {
             self.away = Some(Ticks::MAX);
             return;

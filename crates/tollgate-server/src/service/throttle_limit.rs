@@ -1,5 +1,5 @@
 //! redis-cell's arithmetic. Each call carries its limit, which is applied to the instant at which the key's counter is
-//! empty again. Pure: [`super::cells`] stores that instant.
+//! empty again. Pure: [`super::throttle_counters`] stores that instant.
 //!
 //! An instant is in nanoseconds since 1970, as in redis-cell. Values out of range saturate instead of wrapping around,
 //! so that no number from a client admits too much.

@@ -127,7 +127,7 @@ impl Listeners {
             proxy.show(&service.meter);
             proxy.maintain(stopped);
             let limit = tasks.budget.connection_limit();
-            tasks.open(listener, limit, Inside::Http, move |stream, stop| {
+            tasks.open(listener, limit, AlpnProtocol::Http, move |stream, stop| {
                 outbound::connection(stream, Arc::clone(&proxy), stop)
             });
         }

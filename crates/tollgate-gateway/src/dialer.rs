@@ -32,7 +32,7 @@ const LINK_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) enum ConnectionSender {
     /// One request at a time.
     Http1(Box<Http1Connection>),
-    /// The same, for a request that asks for a protocol upgrade. hyper hands over the upgraded stream.
+    /// One request that asks for a protocol upgrade. hyper hands over the upgraded stream.
     Upgrade(hyper_http1::SendRequest<UploadBody>),
     /// Many requests at once.
     H2(H2),

@@ -215,7 +215,7 @@ impl Bucket {
     /// The end of a call without any response. Its caller may have gone away, so it is no failure of the server.
     pub(crate) fn abandon(&mut self, number: u64, now: Timestamp) {
         self.end(number, now);
-        self.learned.close(number);
+        self.learned.close(number, now);
     }
 
     /// One call less in flight. If it was the probe, the next call is.
@@ -247,7 +247,7 @@ impl Bucket {
     pub(crate) fn answer(&mut self, number: u64, signals: &Signals, now: Timestamp) {
         self.count_end(number);
         self.learned.accept(number, &signals.windows, now);
-        self.learned.close(number);
+        self.learned.close(number, now);
         if number <= self.frozen_at_call {
             return; // It left before the freeze.
         }
@@ -276,7 +276,7 @@ impl Bucket {
         let is_news = number > self.frozen_at_call;
         self.end(number, now);
         self.learned.accept(number, &signals.windows, now);
-        self.learned.close(number);
+        self.learned.close(number, now);
         if is_news {
             self.refusals_in_row += 1;
             let is_blind = signals.windows.is_empty();

@@ -15,6 +15,8 @@ const ABSENCES_MAX: u32 = 1_000;
 /// From this period on, the first call after a reset is sent alone: a reset that comes earlier than announced then costs
 /// one refusal, not one for each waiter. In shorter windows the round trip would cost more than it saves.
 const PROBED_PERIOD_MIN: Ticks = Ticks::from_secs(10);
+/// Announced resets of one window differ by less: servers round them to seconds, and responses are under way.
+const RESET_SPREAD: Ticks = Ticks::from_millis(1_500);
 
 /// How a server's counter fills up again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,6 +60,10 @@ struct SentCall {
     at: Timestamp,
     /// Whether its response is outstanding.
     is_open: bool,
+    /// When it ended, if no response stated windows: the server may have counted it until then.
+    ended_at: Option<Timestamp>,
+    /// Whether its response stated windows.
+    is_stated: bool,
     costs: Arc<Costs>,
 }
 
@@ -69,6 +75,8 @@ struct LearnedWindow {
     remaining: u64,
     /// The number of the call with this response.
     as_of: u64,
+    /// When that call left, and when its response arrived.
+    sent_at: Timestamp,
     received_at: Timestamp,
     /// How many newer responses did not have this window.
     absences: u32,
@@ -98,6 +106,28 @@ impl Departure {
 }
 
 impl LearnedWindow {
+    /// What it has left now, if no further call is counted.
+    fn level(&self, replenish: Replenish, now: Timestamp) -> u64 {
+        match (replenish, self.refill()) {
+            (Replenish::Steadily, Some((units, span))) => {
+                let back = u128::from(units) * u128::from(now.since(self.received_at).as_micros());
+                let back = u64::try_from(back / u128::from(span.as_micros())).unwrap_or(u64::MAX);
+                self.remaining.saturating_add(back).min(self.limit.unwrap_or(u64::MAX))
+            }
+            _ => self.remaining,
+        }
+    }
+
+    /// Whether a response that the server sent at about the same time takes precedence. The server may have answered
+    /// two calls that were under way together in any order: the one that leaves less has counted the other.
+    fn yields_to(&self, window: &Window, remaining: u64, replenish: Replenish, now: Timestamp) -> bool {
+        let begins_anew = match (self.resets_at, window.resets_in) {
+            (Some(known), Some(wait)) => known <= now + RESET_SPREAD && now + wait > known + RESET_SPREAD,
+            _ => false,
+        };
+        remaining < self.level(replenish, now) || (replenish == Replenish::AtReset && begins_anew)
+    }
+
     /// How many units come back in which time, if the counter refills steadily.
     fn refill(&self) -> Option<(u64, Ticks)> {
         let limit = self.limit.filter(|limit| *limit > 0)?;
@@ -228,16 +258,18 @@ impl Learned {
         self.sent.values().all(|call| !call.is_open)
     }
 
-    /// The units of calls that the newest response may not include.
+    /// The units of calls that the newest response may not include: those under way, and those that ended without
+    /// numbers after the call of that response had left.
     fn uncounted(&self, name: &str, window: &LearnedWindow) -> u64 {
-        let counts = |(number, call): &(&u64, &SentCall)| call.is_open || **number > window.as_of;
-        let units = self.sent.iter().filter(counts).map(|(_, call)| call.costs.in_window(name, window.unit));
+        let counts = |call: &&SentCall| call.is_open || call.ended_at.is_some_and(|at| at >= window.sent_at);
+        let units = self.sent.values().filter(counts).map(|call| call.costs.in_window(name, window.unit));
         units.fold(0, u64::saturating_add)
     }
 
     /// A call leaves.
     pub(crate) fn send(&mut self, number: u64, costs: Arc<Costs>, now: Timestamp) {
-        self.sent.insert(number, SentCall { at: now, is_open: true, costs });
+        let call = SentCall { at: now, is_open: true, ended_at: None, is_stated: false, costs };
+        self.sent.insert(number, call);
     }
 
     /// A call that did not leave after all.
@@ -246,19 +278,24 @@ impl Learned {
     }
 
     /// A response arrived, or none will.
-    pub(crate) fn close(&mut self, number: u64) {
-        if self.windows.is_empty() {
+    pub(crate) fn close(&mut self, number: u64, now: Timestamp) {
+        let Some(call) = self.sent.get_mut(&number) else { return };
+        call.is_open = false;
+        call.ended_at = Some(now);
+        // The numbers of its own response, or smaller ones, include it.
+        if self.windows.is_empty() || call.is_stated {
             self.sent.remove(&number);
-        } else if let Some(call) = self.sent.get_mut(&number) {
-            call.is_open = false;
         }
-        // Calls that were answered before are in the numbers of the newest response of every window.
-        if let Some(oldest) = self.windows.values().map(|window| window.as_of).min() {
-            self.sent.retain(|number, call| call.is_open || *number > oldest);
-        }
+        // All windows have numbers of calls that left after these had ended.
+        let oldest = self.windows.values().map(|window| window.sent_at).min();
+        self.sent.retain(|_, call| {
+            call.is_open || call.ended_at.zip(oldest).is_some_and(|(end, sent)| end >= sent)
+        });
     }
 
-    /// Takes the numbers of a response. A response to an older call never undoes those of a newer one.
+    /// Takes the numbers of a response. Those of a call that left after the known numbers had arrived are newer. Two
+    /// calls that were under way together may have been answered in any order: then the smaller number counts, so that a
+    /// late response never undoes a newer one.
     pub(crate) fn accept(&mut self, number: u64, windows: &[Window], now: Timestamp) {
         self.windows.retain(|name, known| {
             if known.as_of < number && windows.iter().all(|window| window.name != *name) {
@@ -266,12 +303,17 @@ impl Learned {
             }
             known.absences < ABSENCES_MAX
         });
+        let Some(call) = self.sent.get_mut(&number) else { return };
+        call.is_stated = windows.iter().any(|window| window.remaining.is_some());
+        let sent_at = call.at;
         for window in windows {
             let Some(remaining) = window.remaining else { continue };
+            let resets_at = window.resets_in.map(|wait| now + wait);
             let known = self.windows.get(&window.name);
-            if known.is_some_and(|known| known.as_of > number)
-                || (known.is_none() && self.windows.len() >= WINDOWS_MAX)
-            {
+            let is_older = known.is_some_and(|known| {
+                sent_at < known.received_at && !known.yields_to(window, remaining, self.replenish, now)
+            });
+            if is_older || (known.is_none() && self.windows.len() >= WINDOWS_MAX) {
                 continue;
             }
             let learned = LearnedWindow {
@@ -279,9 +321,10 @@ impl Learned {
                 limit: window.limit.or_else(|| known.and_then(|known| known.limit)),
                 remaining,
                 as_of: number,
+                sent_at,
                 received_at: now,
                 absences: 0,
-                resets_at: window.resets_in.map(|wait| now + wait),
+                resets_at,
                 period: window.period.or_else(|| known.and_then(|known| known.period)),
             };
             self.windows.insert(window.name.clone(), learned);

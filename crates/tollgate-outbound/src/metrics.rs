@@ -40,8 +40,10 @@ const REFUSED: Metric =
     counter("tollgate_outbound_refused_total", "Attempts that were refused here and did not leave.");
 const THROTTLED: Metric =
     counter("tollgate_outbound_throttled_total", "Attempts that the server refused for a limit.");
-const FAILED: Metric =
-    counter("tollgate_outbound_failed_total", "Attempts without a response, or with one that reports a fault.");
+const FAILED: Metric = counter(
+    "tollgate_outbound_failed_total",
+    "Attempts without a response, or with one that reports a fault.",
+);
 const RETRIES: Metric = counter("tollgate_outbound_retries_total", "Attempts after the first of a call.");
 const WAITING: Metric = gauge("tollgate_outbound_waiting", "Calls that wait now, by bucket.");
 const IN_FLIGHT: Metric = gauge("tollgate_outbound_in_flight", "Calls in flight, by server.");

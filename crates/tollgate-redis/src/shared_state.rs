@@ -21,10 +21,10 @@ const TIMEOUT: Duration = Duration::from_millis(250);
 const ITEMS_SENT_MAX: usize = 64;
 const RESET_KEYS_MAX: usize = 64;
 
-/// What is exchanged. The items of one topic are unknown to the others.
+/// The kind of exchanged items. The items of one topic are unknown to the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SharedTopic {
-    /// What operators set, resets, and the nodes.
+    /// Operator state, resets, and the nodes.
     #[default]
     Fleet,
     /// Freezes of outbound calls.

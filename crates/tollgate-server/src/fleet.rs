@@ -11,7 +11,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::JoinSet;
 use tollgate_redis::{FleetNews, ReplyClass};
 
-pub(crate) use peer::{NODE_HEADER, PeerClient, PeerRequest, PeerTrust};
+pub(crate) use peer::{AnswerLimits, NODE_HEADER, PeerClient, PeerRequest, PeerTrust};
 pub(crate) use roster::{NodeAbout, NodeView, Roster};
 
 use crate::operator_state::{OperatorStateFile, SharedState};
@@ -205,6 +205,11 @@ impl FleetMember {
         }
     }
 
+    /// How many blocks and overrides the store does not have yet. `None` on memory.
+    pub(crate) fn unshared(&self) -> Option<usize> {
+        self.shared.as_ref().map(|shared| shared.unshared())
+    }
+
     /// The nodes of the fleet. If the store does not answer, those that it listed last.
     pub(crate) async fn roster(&self) -> Roster {
         let problem = match &self.shared {
@@ -213,8 +218,7 @@ impl FleetMember {
         };
         let (now, wall) = (self.service.now(), self.service.engine.maintenance().wall());
         let this = self.about.view(self.id(), &self.reloader, now, wall);
-        let unshared = self.shared.as_ref().map_or(0, |shared| shared.unshared());
-        self.seen().roster(this, problem, unshared, wall)
+        self.seen().roster(this, problem, self.unshared().unwrap_or_default(), wall)
     }
 }
 

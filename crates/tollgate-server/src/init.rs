@@ -1,5 +1,5 @@
 //! `tollgate init`: a commented policy, its tests and a config to start from, with the schemas for editors. Existing files
-//! are never touched, apart from schemas.
+//! are never touched.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -60,10 +60,23 @@ pub(crate) fn run(arguments: &InitArguments, console: &mut Console) -> u8 {
         }
         console.line(format_args!("{} written", directory.join(name).display()));
     }
-    // They are the same for all policies of this version, so they replace those that are there.
-    for (name, schema) in [("policy.schema.json", schema::POLICY), ("config.schema.json", schema::CONFIG)] {
-        if let Err(error) = fs::write(directory.join(name), schema) {
-            console.warning(format_args!("{}: {}", directory.join(name).display(), plain_cause(&error)));
+    for (name, text, command) in [
+        ("policy.schema.json", schema::POLICY, "tollgate policy schema"),
+        ("config.schema.json", schema::CONFIG, "tollgate config schema"),
+    ] {
+        let path = directory.join(name);
+        match written(directory, name, text) {
+            Ok(()) => console.line(format_args!("{} written", path.display())),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let is_same = fs::read(&path).is_ok_and(|known| known == text.as_bytes());
+                if !is_same {
+                    console.warning(format_args!(
+                        "{}: is there already with other text and is not overwritten; `{command}` prints the one of this version",
+                        path.display()
+                    ));
+                }
+            }
+            Err(error) => console.warning(format_args!("{}: {}", path.display(), plain_cause(&error))),
         }
     }
     let [policy, test, config] = [POLICY, TEST, CONFIG].map(|name| directory.join(name));

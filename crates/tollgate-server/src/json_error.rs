@@ -1,4 +1,4 @@
-//! What is wrong with JSON, in the words of all other messages: what was found, what is accepted, and where. The parser
+//! Problems with JSON, in the words of all other messages: the found value, the accepted ones, and the place. The parser
 //! names its own types, which say nothing to a caller.
 
 use std::fmt::Display;

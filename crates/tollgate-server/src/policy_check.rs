@@ -12,7 +12,7 @@ use crate::console::Console;
 use crate::identity::Identity;
 use crate::policy_file::{self, Loaded, PolicyFileError};
 use crate::policy_spelling::misspelt;
-use crate::policy_warnings::{Ends, UntrustedAttributes, exceptions};
+use crate::policy_warnings::{Doubts, Ends, UntrustedAttributes, exceptions};
 use crate::text::counted;
 use crate::{FAILURE, SUCCESS, USAGE};
 
@@ -32,10 +32,11 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
     for path in &arguments.files {
         let checked = match policy_file::load_for(Some(path), identity.credentials()) {
             Ok(loaded) => {
-                let policy = loaded.rules.policy();
-                let mut doubts = misspelt(policy, &reader);
-                doubts.extend(strangers.warnings(policy));
-                doubts.extend(exceptions(policy, ends));
+                let about = Doubts { file: &loaded.name, policy: loaded.rules.policy() };
+                let mut doubts = misspelt(about, &reader);
+                doubts.extend(strangers.warnings(about));
+                doubts.extend(exceptions(about, ends));
+                doubts.sort_by_key(|doubt| (doubt.line, doubt.column));
                 CheckedPolicy { loaded: Ok(loaded), doubts }
             }
             Err(error) => {
@@ -62,7 +63,7 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
 /// A file, and what may be wrong with it although it compiles.
 struct CheckedPolicy {
     loaded: Result<Loaded, PolicyFileError>,
-    doubts: Vec<String>,
+    doubts: Vec<Finding>,
 }
 
 impl CheckedPolicy {
@@ -85,15 +86,14 @@ impl CheckedPolicy {
             console.problem(&loaded.warnings);
         }
         for warning in &self.doubts {
-            console.problem(format_args!("{}: warning: {warning}", loaded.name));
+            console.problem(warning);
         }
     }
 
     fn json(&self, name: &str) -> Value {
         match &self.loaded {
             Ok(loaded) => {
-                let mut warnings: Vec<Value> = loaded.warnings.iter().map(finding).collect();
-                warnings.extend(self.doubts.iter().map(|doubt| json!({ "message": doubt })));
+                let warnings: Vec<Value> = loaded.warnings.iter().chain(&self.doubts).map(finding).collect();
                 json!({
                     "file": name, "valid": true, "limits": loaded.rules.sentences(), "errors": [],
                     "warnings": warnings,

@@ -1,13 +1,13 @@
 //! `tollgate policy diff`: shows what a candidate policy would change, in sentences and in decisions. The decisions are
 //! those of a trace, on a clock that follows the trace, or those of a running server that evaluates both policies for a
-//! while.
+//! while, or for its requests of the last hour.
 
 use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tollgate::policy::{Difference, FILE_BYTES_MAX};
-use tollgate_sim::replay::{Comparison, Report};
+use tollgate_sim::replay::{Comparison, Report, TouchedKey};
 
 use crate::cli::DiffArguments;
 use crate::console::Console;
@@ -17,7 +17,7 @@ use crate::operate::{Client, blocking, show_fields};
 use crate::policy_file;
 use crate::policy_file::Rules;
 use crate::replay;
-use crate::service::comparison::Tallied;
+use crate::service::comparison::{ChangedCount, ChangedKey, Tallied};
 use crate::text::plain;
 use crate::{FAILURE, SUCCESS, USAGE};
 
@@ -80,9 +80,25 @@ fn tallied(report: &Report) -> Tallied {
     if let Some(Comparison { newly_denied, freed, .. }) = &report.against {
         (tallied.newly_denied, tallied.newly_allowed) = (newly_denied.requests, freed.requests);
         tallied.changed = newly_denied.requests + freed.requests;
-        for (limit, count) in newly_denied.by_limit.iter().chain(&freed.by_limit) {
-            *tallied.by_limit.entry(limit.clone()).or_default() += count;
+        for (limit, count) in &newly_denied.by_limit {
+            tallied.by_limit.entry(limit.clone()).or_default().newly_denied = *count;
         }
+        for (limit, count) in &freed.by_limit {
+            tallied.by_limit.entry(limit.clone()).or_default().newly_allowed = *count;
+        }
+        tallied.keys_changed = newly_denied.clients + freed.clients;
+        let of_key =
+            |key: &TouchedKey, count| ChangedKey { limit: key.limit.clone(), key: key.key.clone(), count };
+        let denied = newly_denied
+            .top
+            .iter()
+            .map(|key| of_key(key, ChangedCount { newly_denied: key.denied, newly_allowed: 0 }));
+        let allowed = freed
+            .top
+            .iter()
+            .map(|key| of_key(key, ChangedCount { newly_denied: 0, newly_allowed: key.denied }));
+        tallied.keys = denied.chain(allowed).collect();
+        tallied.keys.sort_by_key(|key| std::cmp::Reverse(key.count.sum()));
     }
     tallied
 }
@@ -129,8 +145,36 @@ fn show_decisions(tallied: &Value, console: &mut Console) {
         number("newly_denied"),
         number("newly_allowed")
     ));
+    let counted = |count: &Value| {
+        let part = |name: &str, words: &str| {
+            count[name].as_u64().filter(|count| *count > 0).map(|count| format!("{count} {words}"))
+        };
+        let parts = [part("newly_denied", "newly denied"), part("newly_allowed", "newly allowed")];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    };
     for (limit, count) in tallied["by_limit"].as_object().into_iter().flatten() {
-        console.line(format_args!("  {count} by {}", plain(limit)));
+        console.line(format_args!("  by {}: {}", plain(limit), counted(count)));
+    }
+    let keys = tallied["keys"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let all = number("keys_changed");
+    if all > 0 {
+        let of_all = if all > keys.len() as u64 { format!(", the first of {all}") } else { String::new() };
+        console.line(format_args!("keys most affected{of_all}:"));
+    }
+    for key in keys {
+        let text = |name: &str| plain(key[name].as_str().unwrap_or_default());
+        console.line(format_args!("  {} {}: {}", text("limit"), text("key"), counted(key)));
+    }
+}
+
+/// Which requests of the last hour were compared.
+fn show_past(decisions: &Value, console: &mut Console) {
+    let text = |value: &Value| value.as_str().map(plain);
+    if let (Some(from), Some(to)) = (text(&decisions["from"]), text(&decisions["to"])) {
+        console.line(format_args!("\nrequests from {from} to {to}"));
+    }
+    for note in decisions["notes"].as_array().into_iter().flatten().filter_map(text) {
+        console.line(format_args!("note: {note}"));
     }
 }
 
@@ -145,8 +189,11 @@ async fn compare_with_server(
     if text.len() > FILE_BYTES_MAX {
         return Err(format!("{}: more than {FILE_BYTES_MAX} bytes", new.display()));
     }
-    let query =
-        arguments.lasting.map_or(String::new(), |lasting| format!("?for={}ms", lasting.ceil_millis()));
+    let query = match (arguments.lasting, arguments.last) {
+        (Some(lasting), _) => format!("?for={}ms", lasting.ceil_millis()),
+        (None, Some(last)) => format!("?last={}ms&fleet=auto", last.ceil_millis()),
+        (None, None) => String::new(),
+    };
     let mut answer =
         client.send("POST", &format!("/admin/v1/policy/diff{query}"), text, "application/yaml").await?;
     if let Some(id) = answer["comparison"]["id"].as_str() {
@@ -165,6 +212,9 @@ async fn compare_with_server(
     } else {
         show_fields(&answer["policy"], console);
         show_changes(&answer["changes"], answer["unchanged"].as_u64().unwrap_or_default(), console);
+        if arguments.last.is_some() {
+            show_past(&answer["decisions"], console);
+        }
         if answer["decisions"].is_object() {
             show_decisions(&answer["decisions"], console);
         }

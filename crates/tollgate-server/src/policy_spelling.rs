@@ -3,8 +3,10 @@
 
 use tollgate::Policy;
 use tollgate::policy::source::{nearest, quoted};
-use tollgate::policy::{By, Condition, Limit, Mode};
+use tollgate::policy::{By, Condition, Finding, Limit, Mode};
 use tollgate_tower::attributes::{BUILT_IN, Reader};
+
+use crate::policy_warnings::Doubts;
 
 /// Minimum length of a name for which a few wrong letters are a misspelling. Shorter ones are near to many names.
 const NAME_MIN: usize = 4;
@@ -37,17 +39,16 @@ const METHODS: [&str; 21] = [
 
 /// The warnings about the names and methods of a policy for requests that `reader` reads. Names that the policy declares
 /// in `attributes` are meant.
-pub(crate) fn misspelt(policy: &Policy, reader: &Reader) -> Vec<String> {
+pub(crate) fn misspelt(doubts: Doubts<'_>, reader: &Reader) -> Vec<Finding> {
+    let Doubts { policy, .. } = doubts;
     let mut found = Vec::new();
     for (index, limit) in policy.limits().iter().enumerate().filter(|(_, limit)| limit.mode() != Mode::Off) {
-        let place = format!("limits[{index}] \"{}\"", limit.name());
         for (field, name) in names(limit) {
             let Some(meant) = meant(name, policy, reader) else { continue };
             let name = quoted(name);
-            found.push(format!(
-                "{place}.{field}: no HTTP request has an attribute {name}; did you mean {meant}?; accepted: {meant}, or `{name}` in the \
-                 policy's `attributes` if callers send it"
-            ));
+            let message = format!("no HTTP request has an attribute {name}; did you mean {meant}?");
+            let accepted = format!("{meant}, or `{name}` in the policy's `attributes` if callers send it");
+            found.push(doubts.finding(index, &field, message, accepted));
         }
         for method in limit.when().iter().flat_map(methods) {
             // The compiler refuses other spellings than capitals.
@@ -56,16 +57,23 @@ pub(crate) fn misspelt(policy: &Policy, reader: &Reader) -> Vec<String> {
             }
             let meant = nearest(method, METHODS).map(|meant| format!("; did you mean {meant}?"));
             let (method, meant) = (quoted(method), meant.unwrap_or_default());
-            found.push(format!("{place}.when.method: {method} is no method that HTTP defines{meant}"));
+            let message = format!("{method} is no method that HTTP defines{meant}");
+            found.push(doubts.finding(index, "when.method", message, String::new()));
         }
     }
     found
 }
 
-/// The names that decide whether a limit applies, each with its field.
-fn names(limit: &Limit) -> impl Iterator<Item = (&'static str, &str)> {
-    let by = limit.by().iter().map(|by| ("by", By::name(by)));
-    let when = limit.when().iter().flat_map(|condition| condition.mentioned().map(|name| ("when", name)));
+/// The names that decide whether a limit applies, each with where it stands.
+fn names(limit: &Limit) -> impl Iterator<Item = (String, &str)> {
+    let by = limit.by().iter().enumerate().map(|(index, by)| (format!("by[{index}]"), By::name(by)));
+    let when = limit.when().iter().flat_map(|condition| {
+        let place = move |name: &str| match condition {
+            Condition::OneOf { .. } => format!("when.{name}"),
+            Condition::Holds(_) => "when".to_owned(),
+        };
+        condition.mentioned().map(move |name| (place(name), name))
+    });
     by.chain(when)
 }
 
@@ -102,7 +110,8 @@ mod tests {
     fn warnings(text: &str, mapped: &str) -> String {
         let mapped = vec![Mapped { name: mapped.to_owned(), source: Source::Query("q".to_owned()) }];
         let policy = Policy::compile("p", text.as_bytes()).unwrap();
-        misspelt(&policy, &Reader { mapped, ..Reader::default() }).join("\n")
+        let found = misspelt(Doubts { file: "p", policy: &policy }, &Reader { mapped, ..Reader::default() });
+        found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     }
 
     /// The story: each of these typing errors turned a limit off, and nothing said so.
@@ -111,19 +120,22 @@ mod tests {
         for (fields, expected) in [
             (
                 "by: [apikey]",
-                "limits[0] \"a\".by: no HTTP request has an attribute apikey; did you mean api_key?",
+                "p:1:25: warning: limits[0] \"a\".by[0]: no HTTP request has an attribute apikey; did you mean api_key?",
             ),
             ("by: [api-key]", "did you mean api_key?"),
             ("by: [client_ip]", "did you mean ip?"),
             ("by: [tennant]", "did you mean tenant?"),
             (
                 "when: {methd: POST}",
-                "limits[0] \"a\".when: no HTTP request has an attribute methd; did you mean method?",
+                "p:1:27: warning: limits[0] \"a\".when.methd: no HTTP request has an attribute methd; did you mean method?",
             ),
-            ("when: \"pth == '/x'\"", "did you mean path?"),
+            (
+                "when: \"pth == '/x'\"",
+                "p:1:26: warning: limits[0] \"a\".when: no HTTP request has an attribute pth; did you mean path?",
+            ),
             (
                 "when: {method: GETT}",
-                "limits[0] \"a\".when.method: GETT is no method that HTTP defines; did you mean GET?",
+                "p:1:27: warning: limits[0] \"a\".when.method: GETT is no method that HTTP defines; did you mean GET?",
             ),
         ] {
             let found = warnings(&format!("limits: [{{name: a, {fields}, rate: 5/s}}]"), "tenant");

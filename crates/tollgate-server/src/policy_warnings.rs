@@ -4,10 +4,35 @@
 use std::collections::BTreeSet;
 
 use tollgate::credential::CREDENTIAL;
-use tollgate::policy::{By, Condition, Grant, Limit, Mode, Negation, OnStoreFailure};
+use tollgate::policy::source::{Position, quoted};
+use tollgate::policy::{By, Condition, Finding, Grant, Limit, Mode, Negation, OnStoreFailure, Severity};
 use tollgate::{Policy, Quota};
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::attributes::source::{SetBy, Source};
+
+/// A policy and the name of its file, for warnings about it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Doubts<'p> {
+    pub(crate) file: &'p str,
+    pub(crate) policy: &'p Policy,
+}
+
+impl Doubts<'_> {
+    /// A warning about a field of the limit with this index.
+    pub(crate) fn finding(self, index: usize, field: &str, message: String, accepted: String) -> Finding {
+        let Position { line, column } = self.policy.position(index, field);
+        Finding {
+            severity: Severity::Warning,
+            file: self.file.to_owned(),
+            line,
+            column,
+            field: format!("limits[{index}].{field}"),
+            limit: self.policy.limits().get(index).map(|limit| quoted(limit.name())),
+            message,
+            accepted,
+        }
+    }
+}
 
 /// The attributes that an unauthenticated client chooses, and whether credentials are known.
 #[derive(Debug)]
@@ -47,13 +72,14 @@ impl UntrustedAttributes {
     }
 
     /// The warnings about a policy, each with what would be accepted.
-    pub(crate) fn warnings(&self, policy: &Policy) -> Vec<String> {
+    pub(crate) fn warnings(&self, doubts: Doubts<'_>) -> Vec<Finding> {
+        let Doubts { policy, .. } = doubts;
         let limits = policy.limits();
         let deciding = || limits.iter().enumerate().filter(|(_, limit)| limit.mode() != Mode::Off);
         let doubtful = deciding().filter_map(|(index, limit)| {
             let name = limit.by().iter().map(By::name).find(|name| self.is_chosen(name))?;
             let is_covered = |(_, other): (usize, &Limit)| self.covers(policy, other, limit);
-            (!deciding().any(is_covered)).then(|| self.warning(index, limit, name))
+            (!deciding().any(is_covered)).then(|| self.warning(doubts, index, limit, name))
         });
         doubtful.collect()
     }
@@ -89,7 +115,7 @@ impl UntrustedAttributes {
         is_whole && limit.named_grants().iter().all(is_bounded)
     }
 
-    fn warning(&self, index: usize, limit: &Limit, name: &str) -> String {
+    fn warning(&self, doubts: Doubts<'_>, index: usize, limit: &Limit, name: &str) -> Finding {
         let what = if self.invented.contains(name) {
             "a stranger can invent, each time for a fresh quota, or leave out"
         } else {
@@ -101,11 +127,9 @@ impl UntrustedAttributes {
         } else {
             "; with a callers file (`callers:` in the config) an invented key is no identity, and counts by ip alone"
         };
-        format!(
-            "limits[{index}] \"{}\".by: counts by {name}, which {what}, and no limit by ip stands beside it; accepted: another limit with \
-             `by: [ip]`{beside}{known}",
-            limit.name()
-        )
+        let message = format!("counts by {name}, which {what}, and no limit by ip stands beside it");
+        let accepted = format!("another limit with `by: [ip]`{beside}{known}");
+        doubts.finding(index, "by", message, accepted)
     }
 }
 
@@ -132,23 +156,22 @@ pub(crate) enum Ends {
 
 /// Cases in which a limit does not do what it says: on protocols that do not report how a request ended, and while a
 /// shared store is unreachable.
-pub(crate) fn exceptions(policy: &Policy, ends: Ends) -> Vec<String> {
+pub(crate) fn exceptions(doubts: Doubts<'_>, ends: Ends) -> Vec<Finding> {
     let mut found = Vec::new();
-    for (index, limit) in policy.limits().iter().enumerate().filter(|(_, limit)| limit.mode() != Mode::Off) {
-        let name = limit.name();
+    let limits = doubts.policy.limits().iter().enumerate();
+    for (index, limit) in limits.filter(|(_, limit)| limit.mode() != Mode::Off) {
         if limit.failures().is_some() && ends == Ends::Unknown {
-            found.push(format!(
-                "limits[{index}] {name:?}.count: RLS, RLQS, RESP and /v1/authz do not tell how a request ended, so all requests through \
-                 them count as failures; accepted: the gateway, the middleware, or POST /v1/check with reports"
-            ));
+            let message = "RLS, RLQS, RESP and /v1/authz do not tell how a request ended, so all requests through them \
+                           count as failures";
+            let accepted = "the gateway, the middleware, or POST /v1/check with reports";
+            found.push(doubts.finding(index, "count", message.to_owned(), accepted.to_owned()));
         }
         let stays_closed =
             matches!(limit.on_store_failure(), OnStoreFailure::Deny | OnStoreFailure::Staged(_));
         if limit.block_for().is_some() && !stays_closed {
-            found.push(format!(
-                "limits[{index}] {name:?}.block_for: while a shared store is away blocks are not seen and none begins; accepted: \
-                 `on_store_failure: deny` beside it, where a blocked key must not pass then"
-            ));
+            let message = "while a shared store is away blocks are not seen and none begins";
+            let accepted = "`on_store_failure: deny` beside it, where a blocked key must not pass then";
+            found.push(doubts.finding(index, "block_for", message.to_owned(), accepted.to_owned()));
         }
     }
     found
@@ -192,8 +215,8 @@ mod tests {
 
     fn warnings(strangers: &UntrustedAttributes, limits: &str) -> usize {
         let policy = Policy::compile("p", format!("limits: [{limits}]").as_bytes()).unwrap();
-        let warnings = strangers.warnings(&policy);
-        assert!(warnings.iter().all(|warning| warning.contains("`by: [ip]`")), "{warnings:?}");
+        let warnings = strangers.warnings(Doubts { file: "p", policy: &policy });
+        assert!(warnings.iter().all(|warning| warning.accepted.contains("`by: [ip]`")), "{warnings:?}");
         warnings.len()
     }
 
@@ -210,16 +233,20 @@ mod tests {
         let exception_text = |fields: &str, ends| {
             let text = format!("limits: [{{name: login, by: [ip], rate: 5/h, {fields}}}]");
             let policy = Policy::compile("p", text.as_bytes()).unwrap();
-            exceptions(&policy, ends).join("\n")
+            let found = exceptions(Doubts { file: "p", policy: &policy }, ends);
+            found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
         };
         let failures = exception_text("count: failures", Ends::Unknown);
         assert!(
-            failures.starts_with("limits[0] \"login\".count: RLS, RLQS, RESP and /v1/authz"),
+            failures.starts_with("p:1:52: warning: limits[0] \"login\".count: RLS, RLQS, RESP and /v1/authz"),
             "{failures}"
         );
         assert_eq!(exception_text("count: failures", Ends::Seen), "");
         let block = exception_text("block_for: 10m", Ends::Seen);
-        assert!(block.starts_with("limits[0] \"login\".block_for: while a shared store is away"), "{block}");
+        assert!(
+            block.starts_with("p:1:56: warning: limits[0] \"login\".block_for: while a shared store is away"),
+            "{block}"
+        );
         assert_eq!(exception_text("block_for: 10m, on_store_failure: deny", Ends::Seen), "");
         assert_eq!(exception_text("block_for: 10m, count: failures, mode: off", Ends::Unknown), "");
     }

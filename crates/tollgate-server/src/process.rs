@@ -1,4 +1,4 @@
-//! What the system reports about this process.
+//! The system's report about this process.
 
 use std::fs;
 

@@ -141,8 +141,9 @@ pub(crate) struct ReadinessReport {
     memory: Option<MemoryReport>,
 }
 
+/// The active policy, and why the file on disk is another one, while that is so.
 #[derive(Debug, Serialize)]
-struct PolicyReport {
+pub(crate) struct PolicyReport {
     name: String,
     origin: &'static str,
     version: Option<String>,
@@ -194,7 +195,12 @@ struct ErrorReport {
 }
 
 impl PolicyReport {
-    fn of(status: &PolicyStatus, wall: WallOffset) -> Self {
+    /// Whether the file on disk is not active.
+    pub(crate) const fn has_error(&self) -> bool {
+        self.error.is_some()
+    }
+
+    pub(crate) fn of(status: &PolicyStatus, wall: WallOffset) -> Self {
         let failed = |failure: &Failure| ErrorReport::of(failure, wall);
         Self {
             name: status.name.clone(),

@@ -2,7 +2,7 @@
 //! the config, the attributes, and the report as text, JSON and HTML.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ring::hmac;
 use serde::Serialize;
@@ -35,6 +35,8 @@ use crate::{SUCCESS, USAGE};
 const LOOK_EVERY: u64 = 16_384;
 /// How often the progress is shown.
 const SHOW_EVERY: Ticks = Ticks::from_millis(500);
+/// At most one request in so many may be later than the log is sorted for.
+const LATE_PART_MAX: u64 = 100;
 /// Bytes of a key's hash that are shown.
 const HASH_BYTES: usize = 8;
 /// The name that stands for standard output.
@@ -73,6 +75,21 @@ fn carried_out(arguments: &ReplayArguments, console: &mut Console) -> Result<(),
         hash_keys(&mut report)?;
     }
     written(&report, arguments, console)
+}
+
+/// The report as a page of logs replayed through a policy with this name.
+pub(crate) fn page_of(
+    (policy, name): (Policy, &str),
+    logs: &[PathBuf],
+    config: Option<&Path>,
+    columns: &ColumnArguments,
+    console: &mut Console,
+) -> Result<String, String> {
+    let live = RequestReader::new(request_reader(config)?, std::iter::once(&policy));
+    let logs = LogReader::open(logs, &mapping(columns));
+    let mut logs = logs.map_err(|error| error.to_string())?;
+    let report = replayed(Replay::new(policy, None, Options::default(), live), &mut logs, console)?;
+    Ok(html::page(&report, name, None))
 }
 
 /// Replays a trace through two policies, for `policy diff`. Every line must be a request.
@@ -167,9 +184,28 @@ fn replayed(
     let input = input(logs, lines);
     if replay.records() == 0 {
         let examples: String = input.bad_examples.iter().map(|example| format!("\n  {example}")).collect();
-        return Err(format!("no requests in {lines} lines{examples}"));
+        return Err(match lines {
+            0 => "the log is empty: give one that has requests".to_owned(),
+            lines => format!("no requests in {lines} lines{examples}"),
+        });
     }
-    replay.finish(input).map_err(|missing| explained(&missing))
+    let report = replay.finish(input).map_err(|missing| explained(&missing))?;
+    in_order(&report)?;
+    Ok(report)
+}
+
+/// Refuses a log whose lines are not in the order of time: its requests would be decided at instants at which they did not
+/// come.
+fn in_order(report: &Report) -> Result<(), String> {
+    let (late, all) = (report.input.late, report.totals.requests);
+    if late.saturating_mul(LATE_PART_MAX) <= all {
+        return Ok(());
+    }
+    Err(format!(
+        "{late} of {all} requests are in the log more than {} after later ones: it is not in the order of time, so no count \
+         would be right; sort it by time, or turn it round with `tac` if it begins with the newest",
+        people(report.input.reorder_window_ms)
+    ))
 }
 
 /// How far the reading is, and how long the rest takes if it goes on like this.
@@ -275,7 +311,7 @@ fn written(report: &Report, arguments: &ReplayArguments, console: &mut Console) 
     Ok(())
 }
 
-fn save(path: &Path, content: &str) -> Result<(), String> {
+pub(crate) fn save(path: &Path, content: &str) -> Result<(), String> {
     fs::write(path, content).map_err(|error| {
         let (reason, _) = disk::refusal(&error);
         format!("{}: {reason}; name a file that can be written", path.display())

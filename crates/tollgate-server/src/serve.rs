@@ -16,7 +16,7 @@ use crate::disk;
 use crate::identity::Identity;
 use crate::log;
 use crate::policy_spelling::misspelt;
-use crate::policy_warnings::UntrustedAttributes;
+use crate::policy_warnings::{Doubts, UntrustedAttributes};
 use crate::reload::{self, Start};
 use crate::service::Service;
 use crate::snapshot;
@@ -82,7 +82,7 @@ fn prepared(mut settings: Settings) -> Result<Prepared, String> {
     // Counters of an earlier process continue on its clock. A shared store has its own clock.
     let own_state = state_dir.filter(|_| matches!(settings.store, StoreChoice::Memory));
     let clock = Clock::resumed(snapshot::wall(own_state));
-    let tls = settings.tls.take().map(|files| Tls::open(files, clock.now())).transpose()?;
+    let tls = settings.tls.clone().map(|files| Tls::open(files, clock.now())).transpose()?;
     let config = &mut settings.config;
     let callers = config.callers.as_ref();
     let callers = callers.map(|path| CallersFile::open(path, &config.reader, clock.now())).transpose()?;
@@ -104,10 +104,10 @@ fn prepared(mut settings: Settings) -> Result<Prepared, String> {
         return Err("overload: in the config is about the gateway, and there is none; add routes: to it, or --upstream".to_owned());
     }
     if !routes.is_empty() {
-        let policy = start.loaded.rules.policy();
-        let untrusted = UntrustedAttributes::of(reader).warnings(policy);
-        for warning in misspelt(policy, reader).into_iter().chain(untrusted) {
-            tracing::warn!(warning, "the policy is accepted, and perhaps not what is meant");
+        let doubts = Doubts { file: &start.loaded.name, policy: start.loaded.rules.policy() };
+        let untrusted = UntrustedAttributes::of(reader).warnings(doubts);
+        for warning in misspelt(doubts, reader).into_iter().chain(untrusted) {
+            tracing::warn!(%warning, "the policy is accepted, and perhaps not what is meant");
         }
     }
     for warning in warnings {

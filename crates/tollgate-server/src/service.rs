@@ -22,12 +22,14 @@ use crate::store::Stores;
 use crate::telemetry::Meter;
 use comparison::PolicyComparison;
 use holds::Holds;
+use request_ring::RequestRing;
 use rls::Envoy;
 use throttle_counters::{CounterTable, ThrottleCounters};
 use tollgate_compat::{ActiveConfig, CompatConfig, Options, Rule, is_guard};
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::shed::Shedder;
 
+pub(crate) mod request_ring;
 pub(crate) mod comparison;
 pub(crate) mod throttle_limit;
 pub(crate) mod throttle_counters;
@@ -68,6 +70,8 @@ pub(crate) struct Service<S = Stores> {
     pub(crate) auth: Auth,
     /// The comparison with a candidate policy, if there is one.
     pub(crate) comparison: PolicyComparison,
+    /// The requests of the last hour, for candidate policies.
+    pub(crate) ring: RequestRing,
     /// Another program's configuration. While there is one, it decides instead of the engine's policy.
     compat: ArcSwapOption<ActiveConfig>,
     pub(crate) compat_options: Options,
@@ -83,9 +87,10 @@ impl<S: Store> Service<S> {
     /// Answers with this engine, at the times of this clock.
     pub(crate) fn new(engine: Engine<S>, clock: Clock) -> Self {
         let meter = Arc::new(Meter::new());
-        let policy = engine.policy();
+        let (policy, ring) = (engine.policy(), RequestRing::default());
         if !is_guard(&policy) {
             meter.adopt(&policy);
+            ring.follow(&policy);
         }
         Self {
             throttle_counters: ThrottleCounters::new(CounterTable::new(0), |name| {
@@ -104,6 +109,7 @@ impl<S: Store> Service<S> {
             meter,
             auth: Auth::default(),
             comparison: PolicyComparison::default(),
+            ring,
             compat: ArcSwapOption::empty(),
             compat_options: Options::default(),
             overload: None,
@@ -245,7 +251,8 @@ impl<S: Store> Service<S> {
         let _ = self.engine.reservations().cancel(&mut taken, now).await;
     }
 
-    /// Records a decision in the metrics and in the comparison, with the outcomes of rules beside the policy.
+    /// Records a decision in the metrics, in the comparison and among the requests of the last hour, with the outcomes of
+    /// rules beside the policy.
     #[inline]
     fn note(
         &self,
@@ -262,7 +269,11 @@ impl<S: Store> Service<S> {
             1 => self.meter.record(request, decision, rules, protocol, now),
             _ => self.meter.record(&merged(request), decision, rules, protocol, now),
         }
-        self.comparison.observe(request, decision, now);
+        // Requests that an operator blocks are skipped, because no policy decides them.
+        if decision.block().is_none() {
+            self.comparison.observe(request, now);
+            self.ring.keep(request, now);
+        }
     }
 
     /// Decides, and reserves the cost until the real cost is known.
@@ -304,7 +315,9 @@ impl<S: Store> Service<S> {
             }
         };
         if self.compat().is_none() {
-            self.meter.adopt(&self.engine.policy());
+            let policy = self.engine.policy();
+            self.meter.adopt(&policy);
+            self.ring.follow(&policy);
         }
         self.name_rules();
         Ok(before.report(&self.deciding(), report))

@@ -1,11 +1,12 @@
 //! `tollgate suggest`: limits out of a log. It computes the exact frontier of rates and bursts that would have denied
 //! nothing, chooses a point of it, and prints a policy, unless the log cannot carry one.
 
-use tollgate::Rate;
+use tollgate::{Policy, Rate};
 use tollgate_sim::suggest::{Frontier, Suggestion, TrafficSummary};
 
 use crate::cli::{SuggestArguments, SuggestPeriod};
 use crate::console::Console;
+use crate::replay;
 use crate::{FAILURE, SUCCESS, USAGE};
 
 mod wording;
@@ -16,11 +17,19 @@ mod reading;
 use report::{Drawing, LogNotes};
 use wording::{rate_text, warning};
 
+/// The name of the policy in its report.
+const SUGGESTED: &str = "the suggested policy";
+/// Standard input, which can be read only once.
+const STANDARD_INPUT: &str = "-";
+
 /// The rates that are tried, in units of the period.
 const UNITS: [u64; 12] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000];
 
 /// Suggests, and returns whether a policy was suggested.
 pub(crate) fn run(arguments: &SuggestArguments, console: &mut Console) -> u8 {
+    if arguments.html.is_some() && arguments.logs.iter().any(|log| log.as_os_str() == STANDARD_INPUT) {
+        return fail("--html reads the log twice, which standard input cannot be; give a file", console);
+    }
     let rates = UNITS.map(|units| Rate::per_ticks(units, arguments.period.length()));
     let mut summary = TrafficSummary::new(rates.to_vec(), arguments.untouched);
     let read = reading::read(arguments, &mut summary, console);
@@ -55,6 +64,13 @@ fn answer(
         std::fs::write(path, format!("{text}\n"))
             .map_err(|error| format!("{}: {error}; name a file that can be written", path.display()))?;
     }
+    if let (Some(path), Some(text)) = (&arguments.html, &policy) {
+        let compiled =
+            Policy::compile(SUGGESTED, text.as_bytes()).map_err(|findings| findings.to_string())?;
+        let (config, columns) = (arguments.config.as_deref(), &arguments.columns);
+        let page = replay::page_of((compiled, SUGGESTED), &arguments.logs, config, columns, console)?;
+        replay::save(path, &page)?;
+    }
     if arguments.json {
         let suggestion = suggestion.as_ref().map(|suggestion| (suggestion, policy.as_deref()));
         console.line(report::json_of(frontier, suggestion, notes, arguments));
@@ -84,6 +100,12 @@ fn show(
         (Some(path), Some(_)) => console.line(format_args!("{} written", path.display())),
         (None, Some(policy)) => console.line(format_args!("\n{policy}")),
         (_, None) => {}
+    }
+    if let (Some(path), Some(_)) = (&arguments.html, policy) {
+        console.line(format_args!(
+            "{before}the log through this policy, and who would notice: {}",
+            path.display()
+        ));
     }
 }
 

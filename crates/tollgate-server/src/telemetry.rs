@@ -17,7 +17,7 @@ use crate::protocol::Protocol;
 use crate::random;
 
 pub(crate) mod names;
-mod striped;
+pub(crate) mod striped;
 mod histogram;
 mod ledger;
 mod sketch;

@@ -32,7 +32,7 @@ use tollgate::{CheckRequest, Decision, Policy, Timestamp};
 pub use describe::{Describe, Given, Undecidable};
 pub use report::{
     Bar, Changed, Comparison, Denied, DeniedFor, InputFile, InputReport, LimitReport, MemoryUse, Minute,
-    Overlap, Peaks, Range, Report, SizeReport, StoreCost, Totals, TouchedKey, Week,
+    Overlap, Peaks, Range, Report, SizeReport, StoreCost, Totals, TouchedKey, Week, percent,
 };
 pub use run::Clients;
 
@@ -328,18 +328,29 @@ impl<D: Describe> Replay<D> {
 
 /// The uncertainty of stamps in whole seconds.
 fn stamps_note(sheet: &Sheet) -> String {
-    let range = sheet.denied_range();
-    if range.low == range.high && !sheet.is_bounded() {
-        return "stamps are whole seconds; spread evenly over each second or all at its start, the denials are the same"
-            .to_owned();
+    let (range, estimated) = (sheet.denied_range(), sheet.estimated());
+    let mut note = match (range.low == range.high, estimated.is_empty()) {
+        (true, false) => "stamps are whole seconds; spread evenly over each second or all at its start, the denials are the \
+                          same"
+            .to_owned(),
+        (true, true) => "stamps are whole seconds, and the denials are the same wherever in its second each request came"
+            .to_owned(),
+        (false, _) => "stamps are whole seconds: ranges are from the fewest denials to the most, wherever in its second each \
+                       request came; log milliseconds ($msec in nginx) for one number"
+            .to_owned(),
+    };
+    if range.low < range.high && !estimated.is_empty() {
+        note.push_str(&format!(
+            "; an estimate for {}: only two readings, requests spread evenly over each second and all at its start",
+            estimated.join(", ")
+        ));
     }
-    if range.low == range.high {
-        return "stamps are whole seconds, and the denials are the same wherever in its second each request came"
-            .to_owned();
+    if range.low < range.high && sheet.is_entangled() {
+        note.push_str(
+            "; several limits deny, and the range of each takes the denials of the others as they were",
+        );
     }
-    "stamps are whole seconds: ranges are from the fewest denials to the most, wherever in its second each request came; \
-     log milliseconds ($msec in nginx) for one number"
-        .to_owned()
+    note
 }
 
 impl Working {

@@ -1,6 +1,7 @@
 //! Fixtures for the tests of several crates. Only tests depend on it. Like them it panics when something fails.
 //!
-//! Always there: temporary directories, free ports, waiting for other processes, certificates, and a real Redis.
+//! Always there: temporary directories, free ports, waiting for other processes, certificates, a provider of an API
+//! that counts, and a real Redis.
 //! With the feature `server` also the program `tollgate` as a child process, clients of its protocols, and the programs
 //! around it.
 
@@ -16,6 +17,7 @@ pub mod pki;
 mod scratch;
 mod wait;
 pub mod redis;
+pub mod provider;
 
 #[cfg(feature = "server")]
 pub mod program;

@@ -41,18 +41,26 @@ impl TestCa {
 
     /// Signs a certificate for a server on the loopback address.
     pub fn server(&self) -> Pair {
-        self.sign(&["127.0.0.1", "localhost"], ExtendedKeyUsagePurpose::ServerAuth)
+        self.sign(&["127.0.0.1", "localhost"], &[ExtendedKeyUsagePurpose::ServerAuth])
     }
 
     /// Signs a certificate for a client.
     pub fn client(&self) -> Pair {
-        self.sign(&["client.test"], ExtendedKeyUsagePurpose::ClientAuth)
+        self.sign(&["client.test"], &[ExtendedKeyUsagePurpose::ClientAuth])
     }
 
-    fn sign(&self, names: &[&str], purpose: ExtendedKeyUsagePurpose) -> Pair {
+    /// Signs a certificate for a node of a fleet: a server on the loopback address that asks others.
+    pub fn node(&self) -> Pair {
+        self.sign(
+            &["127.0.0.1", "localhost"],
+            &[ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth],
+        )
+    }
+
+    fn sign(&self, names: &[&str], purposes: &[ExtendedKeyUsagePurpose]) -> Pair {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).unwrap();
-        params.extended_key_usages = vec![purpose];
+        params.extended_key_usages = purposes.to_vec();
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
         Pair { certificate, key: key.serialize_pem() }

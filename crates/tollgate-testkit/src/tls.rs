@@ -31,7 +31,7 @@ impl<'a> Client<'a> {
         Self { trusts: &authority.pem, pair: None, protocols: &[], versions: BOTH }
     }
 
-    /// The same, and shows a certificate.
+    /// One that trusts an authority, and shows a certificate.
     pub fn showing(authority: &'a TestCa, pair: &'a Pair) -> Self {
         Self { pair: Some(pair), ..Self::trusting(authority) }
     }

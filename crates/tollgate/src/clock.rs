@@ -302,6 +302,13 @@ impl ManualClock {
         self.0.wall.offset.store(offset.as_micros(), Ordering::Relaxed);
     }
 
+    /// The earliest instant that a sleeper waits for.
+    #[must_use]
+    pub fn next_wake(&self) -> Option<Timestamp> {
+        let sleepers = self.0.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
+        sleepers.iter().map(|(at, _)| *at).min()
+    }
+
     /// Moves the clock forward and wakes the sleepers that are due.
     pub fn advance(&self, by: Duration) {
         let by = Ticks::ceil_from(by).as_micros();

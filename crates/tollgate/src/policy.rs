@@ -6,6 +6,7 @@
 mod finding;
 mod document;
 mod fields;
+mod positions;
 pub(crate) mod text;
 mod vocabulary;
 pub mod glob;
@@ -122,6 +123,7 @@ use crate::request::{CheckRequest, Descriptor};
 use compared::ComparedAs;
 use finding::{Position, Report};
 use index::LimitIndex;
+use positions::LimitPositions;
 use vocabulary::Kind;
 
 /// Maximum number of limits in a policy.
@@ -151,6 +153,8 @@ pub struct Policy {
     /// Which attributes hold credentials.
     credentials: CredentialAttributes,
     index: LimitIndex,
+    /// By the index of the limit; empty for a policy made in Rust.
+    positions: Vec<LimitPositions>,
     warnings: Findings,
 }
 
@@ -211,6 +215,13 @@ impl Policy {
         compile::compile(source_name, bytes, credentials)
     }
 
+    /// The position of a field of the limit with this index, such as `rate`, `by[0]` or `when.method`: for warnings of
+    /// programs that know more than the compiler. Line 0 for a policy that was not read from text.
+    #[must_use]
+    pub fn position(&self, limit: usize, field: &str) -> Position {
+        self.positions.get(limit).map_or_else(Position::default, |positions| positions.of_field(field))
+    }
+
     /// Warnings of the compiler: the policy can be used, but probably does not mean what its author intended.
     #[must_use]
     pub const fn warnings(&self) -> &Findings {
@@ -260,6 +271,7 @@ impl Policy {
                     compared,
                     credentials,
                     index,
+                    positions: Vec::new(),
                     warnings: Findings::default(),
                 })
             }
@@ -355,7 +367,12 @@ impl Policy {
     /// Whether any decision by this policy depends on an attribute of this name.
     #[must_use]
     pub fn uses(&self, attribute: &str) -> bool {
-        self.shard_by() == Some(attribute) || self.limits().iter().any(|limit| limit.uses(attribute))
+        self.attributes_used().any(|name| name == attribute)
+    }
+
+    /// The attributes that decisions by this policy depend on. One may come more than once.
+    pub fn attributes_used(&self) -> impl Iterator<Item = &str> {
+        self.shard_by().into_iter().chain(self.limits().iter().flat_map(Limit::attributes))
     }
 
     /// The meaning of each limit, in a sentence.
@@ -377,6 +394,7 @@ impl Policy {
             compared: Vec::new(),
             credentials: CredentialAttributes::default(),
             index: LimitIndex::default(),
+            positions: Vec::new(),
             warnings: Findings::default(),
         }
     }

@@ -392,7 +392,7 @@ impl<'a> Descriptor<'a> {
     }
 
     /// Names with other spellings of their values.
-    pub(crate) fn spelled(&self) -> impl Iterator<Item = (&'a str, Spelling<'a>)> {
+    pub fn spelled(&self) -> impl Iterator<Item = (&'a str, Spelling<'a>)> {
         self.spellings.iter().filter_map(|(position, spelling)| {
             let attribute = self.attributes.get(usize::from(*position))?;
             Some((attribute.name, *spelling))

@@ -160,7 +160,7 @@ impl Browser {
         url.as_str().unwrap().to_owned()
     }
 
-    /// What the browser complains about: errors of scripts, refused loads, violations of the security policy.
+    /// Complaints of the browser: errors of scripts, refused loads, violations of the security policy.
     pub(crate) fn complaints(&self) -> Vec<String> {
         let log = self.in_session("/se/log", &json!({ "type": "browser" })).unwrap();
         let severe = log
@@ -187,7 +187,7 @@ impl Browser {
         self.developer("Emulation.setEmulatedMedia", &features);
     }
 
-    /// What is seen, as a PNG.
+    /// A screenshot, as a PNG.
     pub(crate) fn picture(&self) -> Vec<u8> {
         self.developer("Emulation.setScrollbarsHidden", &json!({ "hidden": true }));
         let taken =

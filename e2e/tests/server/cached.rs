@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// What `./test tools` has installed under `.cache`.
+/// The tools that `./test tools` installed under `.cache`.
 pub(crate) fn cached(path: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.cache").join(path);
     assert!(path.exists(), "{} is missing; run `./test tools` first", path.display());

@@ -125,11 +125,21 @@ impl Packages {
                 "sh" => last.ran(block, succeeds(Command::new("sh").args(["-euc", &text]))),
                 "python" => last.ran(block, self.python.run_python(&text)),
                 "typescript" => last.ran(block, self.typescript.run_typescript(&text)),
+                "go" => last.ran(block, run_go(&text)),
                 _ => last.compare(language, block),
             }
         }
         assert_eq!(last.compared, compared);
     }
+}
+
+/// Runs a Go program. What it compiles of Go's library is kept for the next run.
+fn run_go(program: &str) -> String {
+    let folder = Folder::new("go");
+    let file = folder.write("main.go", program);
+    let mut command = Command::new("go");
+    command.arg("run").arg(file).env("GOTOOLCHAIN", "local");
+    succeeds(command.env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go")))
 }
 
 /// Asks a web application through its middleware, twice as its policy admits and then once more; then without a server to ask.

@@ -55,7 +55,7 @@ impl Compose {
         }
     }
 
-    /// What a service mounts, and where.
+    /// The mounts of a service, and where.
     fn volumes(&self, service: &str) -> Vec<(String, String)> {
         let volumes = self.document["services"][service]["volumes"].as_array().into_iter().flatten();
         let parts = volumes.map(|volume| volume.as_str().unwrap().split(':').map(str::to_owned));

@@ -163,8 +163,63 @@ fn the_console_of_a_fleet() {
     browser.soon("the block holds on the other server", || {
         (two.check(KEY)["cause"] == "operator-block").then_some(())
     });
-    browser.shows("#nodes", &two.address.to_string());
+    browser.soon("the other node's numbers are included", || {
+        row(&browser, "nodes", &two.address.to_string()).contains("\tincluded\t").then_some(())
+    });
+    browser.shows("#strip", "sums over 2 of 2");
+    let asked = |browser: &Browser| {
+        let row = row(browser, "verdicts", "allow");
+        row.split('\t').nth(3).and_then(|count| count.parse::<u64>().ok())
+    };
+    let before = asked(&browser).unwrap();
+    let other = r#"{"attributes":{"api_key":"elsewhere"}}"#;
+    (0..5).for_each(|_| drop(two.check(other)));
+    browser.soon("decisions of the other node are counted here", || {
+        asked(&browser).filter(|now| *now >= before + 5)
+    });
+    browser.shows("#audit", "reset");
+    let gone = two.address.to_string();
+    drop(two);
+    browser.soon("a node that is gone is named", || {
+        row(&browser, "nodes", &gone).contains("missing: it cannot be reached").then_some(())
+    });
+    browser.shows("#strip", &format!("sums over 1 of 2; without {gone}"));
     without_complaints(&browser);
+}
+
+/// A pasted policy decides about the requests of the last hour, and nothing is put into force. A change of the policy can be looked
+/// at in the same way.
+#[test]
+fn a_candidate_is_tried_on_the_last_hour() {
+    let scratch = Scratch::new();
+    scratch.write("policy.yaml", POLICY);
+    let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", "policy.yaml"]);
+    command.current_dir(scratch.folder()).env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+    let server = Server::spawn(command, "");
+    let browser = logged_in(&server, TOKEN, Scripts::On);
+    (0..4).for_each(|_| drop(server.check(KEY)));
+    browser.shows("#keys", DIGEST);
+    let stricter = "limits: [{name: per-key, by: [api_key], rate: 1/h}, {name: all, rate: 1000/h}]";
+    browser.enter("#what-if-policy", "limits: [{name: x, rate: never}]");
+    browser.click("#what-if-form button");
+    browser.shows("#what-if-answer", "never");
+    browser.script("document.getElementById('what-if-policy').value = ''");
+    browser.enter("#what-if-policy", stricter);
+    browser.click("#what-if-form button");
+    browser
+        .shows("#what-if-answer", "3 of 4 decisions would have been others: 3 newly denied, 0 newly allowed");
+    browser.shows("#what-if-keys", DIGEST);
+    browser.shows("#what-if-answer", "tollgate policy diff candidate.yaml --live --last 1h");
+    assert_eq!(server.check(KEY)["allowed"], true, "nothing is in force");
+    scratch.replace("policy.yaml", stricter);
+    ask(&server, TOKEN, "POST", "/admin/v1/reload", "{}");
+    browser.shows("#changes", "changed per-key: each");
+    browser.click("#what-if-form button[name=change]");
+    browser.shows("#what-if-answer", "The last change of the policy");
+    browser.shows("#what-if-answer", "newly denied");
+    // The refusal of the wrong policy is all that the browser complains of.
+    let complaints = browser.complaints();
+    assert!(complaints.iter().all(|complaint| complaint.contains("what-if")), "{complaints:?}");
 }
 
 /// A viewer sees everything but the audit log, and is offered nothing.

@@ -1,4 +1,4 @@
-//! What `deploy/` has for Prometheus and Grafana, checked by Prometheus's own tool and against `/metrics` of the real program: no
+//! The files of `deploy/` for Prometheus and Grafana, checked by Prometheus's own tool and against `/metrics` of the real program: no
 //! panel and no alert may ask for a number, or a label, that does not exist.
 
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ const ALERT_TESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/promet
 const GUIDE: &str = include_str!("../../../docs/metrics.md");
 /// Labels that Prometheus adds to what it reads.
 const ADDED_LABELS: [&str; 2] = ["instance", "job"];
-/// What Prometheus makes by itself.
+/// Series that Prometheus makes by itself.
 const MADE: &str = "up";
 
 /// Names of metrics and of labels that the program has.
@@ -29,7 +29,7 @@ struct Known {
 }
 
 impl Known {
-    /// What a server shows that was asked, and traces.
+    /// The metrics of a server that has decided, and traces.
     fn get() -> Self {
         let redis = Redis::start(&[]);
         let url = redis.url();

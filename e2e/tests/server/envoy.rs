@@ -166,7 +166,7 @@ pub(crate) fn program() -> PathBuf {
     program
 }
 
-/// What Envoy's administration says about its listeners, with the head and the chunks that it comes in.
+/// The answer of Envoy's administration about its listeners, with the head and the chunks that it comes in.
 fn listeners(admin: SocketAddr) -> Option<String> {
     let mut stream = TcpStream::connect(admin).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).unwrap();

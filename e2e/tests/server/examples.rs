@@ -189,7 +189,7 @@ fn prometheus_and_grafana_find_what_they_show() {
     assert!(considered.is_some_and(|line| !line.ends_with(" 0")), "{page}");
 }
 
-/// What the panels of a row of the dashboard ask for.
+/// The queries of the panels of a row of the dashboard.
 fn row_queries(row: &str) -> Vec<String> {
     let dashboard = dashboard();
     let panels = dashboard["panels"].as_array().unwrap();

@@ -117,7 +117,7 @@ impl Far {
         Self { redis, server }
     }
 
-    /// What is said to a question, and how many calls it took; with a key of its own until all of it was decided in the store.
+    /// The answer to a request, and how many calls it took; with a key of its own until all of it was decided in the store.
     fn ask(&self, mut question: impl FnMut(&Server, &str) -> String) -> (String, u64) {
         for attempt in 0..10 {
             let (before, missed_before) = (calls(&self.redis), missed(&self.server));
@@ -156,7 +156,7 @@ fn a_pipeline_shares_calls() {
     assert!(calls <= 6, "{calls} calls for {CHECKS} checks");
 }
 
-/// What is no check, or none that can be asked, keeps its place; a change of the protocol is none for what came before it.
+/// A command that is no valid check keeps its position; a change of the protocol is none for what came before it.
 #[test]
 fn a_pipeline_keeps_its_order() {
     let (printed, _) = Far::new(POLICY).ask(|server, key| {

@@ -20,7 +20,7 @@ const POLICY: &str = "limits:
 const FLEET_NOTICE: &str = "this holds on every node that reaches the store, within a second";
 const NODE_NOTICE: &str = "this holds on this node only";
 
-/// What an operator's command prints, which ends with this status.
+/// The output of an operator's command, which ends with this status.
 #[track_caller]
 fn says(server: &Server, words: &str, status: i32) -> String {
     let output = operate(server, &words.split(' ').collect::<Vec<_>>()).output().unwrap();
@@ -421,4 +421,113 @@ fn nodes_ask_each_other_over_tls() {
     until("both nodes answer", || get(&one).contains("the answers of 2 nodes").then_some(()));
     let missing = format!("{} is missing: it speaks TLS, and this node has no --fleet-ca", one.address);
     until("a node without the CA says so", || get(&two).contains(&missing).then_some(()));
+}
+
+/// Where nodes ask for certificates, a node shows its own. One whose certificate another CA signed is missing on both sides, with
+/// the reason, and so is one whose certificate is no good for clients.
+#[test]
+fn nodes_show_each_other_their_certificates() {
+    let (redis, folder) = (Redis::start(&[]), Scratch::new());
+    let (ours, other) = (TestCa::new("fleet"), TestCa::new("other"));
+    folder.replace("ca.pem", &ours.pem);
+    folder.replace("other-ca.pem", &other.pem);
+    let pairs = [
+        ("one", ours.node()),
+        ("two", ours.node()),
+        ("stranger", other.node()),
+        ("serving", ours.server()),
+        ("operator", ours.client()),
+    ];
+    for (name, pair) in pairs {
+        folder.replace(&format!("{name}.pem"), &pair.certificate);
+        folder.replace(&format!("{name}-key.pem"), &pair.key);
+    }
+    let start = |name: &str| {
+        let words = format!(
+            "serve --http 127.0.0.1:0 --policy - --store {} --tls-cert {name}.pem --tls-key {name}-key.pem --tls-client-ca ca.pem \
+             --fleet-ca ca.pem",
+            redis.url()
+        );
+        let mut command = tollgate(&words.split_whitespace().collect::<Vec<_>>());
+        command.current_dir(folder.path("")).env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+        command.env("TOLLGATE_STORE_DEADLINE", "50ms");
+        Server::spawn(command, POLICY)
+    };
+    let get = |server: &Server, authority: &str| {
+        let shown = "get api_key=k --cert operator.pem --key operator-key.pem --ca";
+        let mut command = tollgate(&shown.split(' ').chain([authority]).collect::<Vec<_>>());
+        command.current_dir(folder.path("")).env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+        let output = command.env("TOLLGATE_SERVER", format!("https://{}", server.address)).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        stdout(&output)
+    };
+    let (one, two) = (start("one"), start("two"));
+    for server in [&one, &two] {
+        until("both nodes answer", || get(server, "ca.pem").contains("the answers of 2 nodes").then_some(()));
+    }
+    let stranger = start("stranger");
+    let await_missing = |at: &Server, authority: &str, about: &Server, reason: &str| {
+        let missing = format!("{} is missing: {reason}", about.address);
+        until(&missing, || get(at, authority).contains(&missing).then_some(()));
+    };
+    let untrusted = "TLS to it fails: no CA of --fleet-ca has signed its certificate";
+    await_missing(&one, "ca.pem", &stranger, untrusted);
+    assert!(get(&one, "ca.pem").contains("the answers of 2 nodes"), "the others are not less for it");
+    let refused = "it ended the connection";
+    await_missing(&stranger, "other-ca.pem", &one, refused);
+    assert!(get(&stranger, "other-ca.pem").contains("it may not accept the certificate of this node"));
+    drop(stranger);
+    let serving = start("serving");
+    await_missing(&serving, "ca.pem", &two, refused);
+}
+
+/// What other servers do not know yet is a number to alert on: it is there while the store is away, and gone when the store has it.
+#[test]
+fn unshared_operator_state_is_a_metric() {
+    let mut redis = Redis::start(&["--appendonly", "yes"]);
+    let server = on(&redis.url(), POLICY);
+    let unshared = || {
+        let page = String::from_utf8(server.send("GET", "/metrics", "").body).unwrap();
+        let line = page.lines().find(|line| line.starts_with("tollgate_operator_state_unshared "));
+        line.and_then(|line| line.rsplit(' ').next()).unwrap().to_owned()
+    };
+    assert_eq!(unshared(), "0");
+    redis.kill();
+    until("the store is away", || (server.readyz().1["store"]["status"] == "away").then_some(()));
+    assert!(says(&server, "block api_key=k --for 10m", 0).contains(NODE_NOTICE));
+    assert_eq!(unshared(), "1");
+    redis.start_again();
+    until("the store has it", || (unshared() == "0").then_some(()));
+}
+
+/// A candidate decides about the last requests of all nodes together: a key that used each node within the candidate's limit is
+/// denied in sum. A node that does not answer is named.
+#[test]
+fn a_candidate_meets_the_last_hour_of_a_fleet() {
+    let redis = Redis::start(&[]);
+    let (one, two) = (on(&redis.url(), POLICY), on(&redis.url(), POLICY));
+    await_two(&one);
+    for server in [&one, &two] {
+        (0..3).for_each(|_| decide(server, "busy"));
+        decide(server, "quiet");
+    }
+    let scratch = Scratch::new();
+    let path = scratch.path("new.yaml");
+    scratch.replace(
+        "new.yaml",
+        "limits: [{name: per-key, by: [api_key], rate: 4/h}, {name: all, rate: 1000/h}]",
+    );
+    let words = format!("policy diff {} --live --last 10m", path.display());
+    let printed = says(&one, &words, 1);
+    assert!(printed.contains("2 of 8 decisions change: 2 newly denied, 0 newly allowed"), "{printed}");
+    assert!(printed.contains("by per-key: 2 newly denied"), "{printed}");
+    assert!(printed.contains("keys most affected:\n  per-key api_key=sha256:"), "{printed}");
+    let gone = two.address.to_string();
+    drop(two);
+    let printed = says(&one, &words, 1);
+    assert!(printed.contains("0 of 4 decisions change"), "{printed}");
+    assert!(
+        printed.contains(&format!("note: without the requests of {gone}: it cannot be reached")),
+        "{printed}"
+    );
 }

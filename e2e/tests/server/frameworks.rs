@@ -93,13 +93,13 @@ fn rails(folder: &Folder, port: u16) -> Command {
     command
 }
 
-/// What is left of each limit.
+/// The remaining units of each limit.
 type Left = BTreeMap<String, u64>;
 
-/// What came back of one request.
+/// The answer to one request.
 struct Answer {
     response: Response,
-    /// What the handler told, if it was reached.
+    /// The handler's text, if it was reached.
     reported: Option<Value>,
 }
 

@@ -137,7 +137,7 @@ trait Counted {
     fn look(&self) -> Vec<String>;
     fn port(&self) -> u16;
 
-    /// The same, once there are so many: another process writes them down when it likes.
+    /// Waits until there are so many: another process writes them down when it likes.
     fn wait(&self, count: usize) -> Vec<String> {
         let mut lines = self.look();
         for _ in 0..400 {

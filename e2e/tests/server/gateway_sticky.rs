@@ -111,7 +111,7 @@ fn spellings(key: &str) -> [String; 9] {
     ]
 }
 
-/// What is no credential, so that the address counts.
+/// A value that is no credential, so that the address counts.
 const NONE: [&str; 6] = [
     "Authorization: Basic 1\r\n",
     "Authorization: Basic 2\r\n",

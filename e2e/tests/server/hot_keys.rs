@@ -22,7 +22,7 @@ fn ask(server: &Server, key: &str) {
     server.check(&format!(r#"{{"attributes":{{"api_key":"{key}"}}}}"#));
 }
 
-/// What `top` tells of a key of a limit.
+/// The line of `top` about a key of a limit.
 fn reported(server: &Server, limit: &str, key: &str) -> Option<Value> {
     let top = stdout(&operate(server, &["top", "--once", "--json"]).output().unwrap());
     let top: Value = serde_json::from_str(&top).unwrap();

@@ -31,7 +31,7 @@ fn one_credential_is_one_counter_on_every_way_in() {
     }
 }
 
-/// What `reset`, `get` and `unblock` say is what was true, in memory and in Redis.
+/// The output of `reset`, `get` and `unblock` is true, in memory and in Redis.
 #[test]
 fn commands_report_what_happened() {
     let redis = Redis::start(&[]);

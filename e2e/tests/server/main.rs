@@ -39,6 +39,7 @@ mod nginx;
 mod openapi;
 mod operations;
 mod outbound_sdks;
+mod prometheus;
 mod redis_guide;
 mod resp_clients;
 mod resp_guide;

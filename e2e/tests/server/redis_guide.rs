@@ -38,7 +38,7 @@ fn the_guide_is_true() {
     shown(&outputs.expect("the machine was never quick enough"));
 }
 
-/// What the commands of the guide print, each block's behind a mark.
+/// The output of the guide's commands, each block's behind a mark.
 fn followed(blocks: &[(&str, String)]) -> String {
     let folder = Scratch::new();
     let ports = ["6379", "8080", "8090"].map(|port| (port, free_port().to_string()));

@@ -11,7 +11,7 @@ const GUIDE: &str = include_str!("../../../docs/resp.md");
 /// The port that the guide's commands name; the test puts its own server's there.
 const GUIDE_PORT: &str = "6380";
 
-/// What executes a block, and the option before its text; nothing if the block is none to execute.
+/// The program that executes a block, and the option before its text; nothing if the block is none to execute.
 pub(crate) fn interpreter(language: &str) -> Option<(Command, &'static str)> {
     match language {
         "sh" => Some((Command::new("sh"), "-euc")),

@@ -89,7 +89,7 @@ impl Drop for Load {
     }
 }
 
-/// What two loads passed in a while, in requests a second.
+/// The requests a second that two loads passed in a while.
 fn measure(loads: [&Load; 2], time: Duration) -> [u64; 2] {
     let (begun, before) = (Instant::now(), loads.map(Load::passed));
     std::thread::sleep(time);

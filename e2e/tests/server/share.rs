@@ -1,4 +1,4 @@
-//! What a node shows while it counts without its store.
+//! The views of a node while it counts without its store.
 
 use tollgate_testkit::until;
 

@@ -209,7 +209,7 @@ fn operators_reach_counters_through_any_server() {
     assert!(call(&one, &["top", "--once"], 0).contains("per-key"));
 }
 
-/// What comes with the call is counted in the process alone, and the banner says so. Nothing is written of counters that are elsewhere.
+/// Limits that come with a call are counted in the process alone, and the banner says so. Nothing is written of counters that are elsewhere.
 #[test]
 fn process_local_counters_are_reported() {
     let (redis, folder) = (Redis::start(&[]), Scratch::new());
@@ -408,7 +408,7 @@ fn a_user_with_few_rights_is_enough() {
     assert!(!log.contains("NOPERM"), "{log}");
 }
 
-/// What was admitted while the store was away is taken from its counters when it is back, once.
+/// Units admitted while the store was away are charged to its counters when it is back, once.
 #[test]
 fn fallback_admissions_are_reconciled() {
     let mut redis = Redis::start(&["--appendonly", "yes", "--appendfsync", "always"]);

@@ -41,7 +41,7 @@ fn compat_files_without_their_store() {
 const ENVOY: &str = "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 10}}]";
 const LIMITADOR: &str = "- {namespace: d, max_value: 10, seconds: 86400, conditions: [], variables: [\"descriptors[0]['user']\"]}";
 
-/// What a plain question is told under such a file: whether it passes, what is left, and where that comes from.
+/// The answer to a plain request under such a file: whether it passes, what is left, and where that comes from.
 fn asked(server: &Server, user: &str, cost: u64) -> (bool, u64, String) {
     let body = format!(r#"{{"attributes":{{"user":"{user}"}},"cost":{cost}}}"#);
     let answer = server.check(&body);

@@ -10,7 +10,7 @@ use crate::redis::{Cluster, Redis};
 /// Settings of a server that is fit.
 const GOOD: [&str; 2] = ["--maxmemory", "100mb"];
 
-/// What a check found: its status, and its findings.
+/// The result of a check: its status, and its findings.
 struct Found {
     status: Option<i32>,
     report: Value,
@@ -195,7 +195,7 @@ fn passwords_let_in_and_are_never_shown() {
     assert!(!stdout(&by_variable).contains("s3cret"));
 }
 
-/// What is no address is wrong usage, told without the password that may be in it.
+/// An invalid address is wrong usage, and the message omits the password that may be in it.
 #[test]
 fn wrong_usage_shows_no_password() {
     for url in ["s3cret", "redis://u:s3cret@h:x", "http://u:s3cret@h", "redis-cluster://u:s3cret@h/3"] {

@@ -29,7 +29,7 @@ fn the_tutorial_is_true() {
     last.at_least(16);
 }
 
-/// What the commands print, each block's before a mark.
+/// The output of the commands, each block's before a mark.
 fn followed(blocks: &[(&str, String)]) -> String {
     let folder = Scratch::new();
     let ports = ["6379", "8080", "8090", "8000", "3000"].map(|port| (port, free_port().to_string()));

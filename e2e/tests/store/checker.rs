@@ -54,7 +54,7 @@ impl Bucket {
         i128::from(units) * i128::from(self.period)
     }
 
-    /// What refills in this many microseconds.
+    /// The units that refill in this many microseconds.
     fn refill(&self, micros: u64) -> i128 {
         i128::from(micros) * i128::from(self.limit)
     }

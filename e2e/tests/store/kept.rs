@@ -1,4 +1,4 @@
-//! What a fleet that leases from a real store admits and keeps, counted in every interval: reservations are settled late, in part or
+//! The units that a fleet with leases from a real store admits and keeps, counted in every interval: reservations are settled late, in part or
 //! never, units are given back by attributes and age, and leases end and go back meanwhile. The store is told the time.
 
 use tokio::runtime::Runtime;

@@ -54,7 +54,8 @@ fn drained(runtime: &Runtime, clients: &[Outbound<FleetStore>]) -> u64 {
 fn processes_share_one_limit_which_survives_their_restart() {
     let server = Server::redis();
     let runtime = new_runtime();
-    let policy = "limits: [{name: daily, by: [host], algorithm: fixed-window, align: first-hit, rate: 300/day}]";
+    let policy =
+        "limits: [{name: daily, by: [host], algorithm: fixed-window, align: first-hit, rate: 300/day}]";
     let clients: Vec<_> = (0..3).map(|_| client(&runtime, &server.url(), policy)).collect();
     let sent = drained(&runtime, &clients);
     assert_eq!(sent, 300);
@@ -105,13 +106,11 @@ fn a_freeze_holds_for_the_fleet() {
     let server = Server::redis();
     let runtime = new_runtime();
     let policy = "limits: [{name: open, by: [host], rate: 1000/s}]";
-    let (one, other) =
-        (client(&runtime, &server.url(), policy), client(&runtime, &server.url(), policy));
+    let (one, other) = (client(&runtime, &server.url(), policy), client(&runtime, &server.url(), policy));
     send(&runtime, &other).unwrap();
     runtime.block_on(async {
         let guard = one.acquire(&call()).await.unwrap();
-        let headers: HeaderMap =
-            [(http::header::RETRY_AFTER, "120".parse().unwrap())].into_iter().collect();
+        let headers: HeaderMap = [(http::header::RETRY_AFTER, "120".parse().unwrap())].into_iter().collect();
         let (status, received) = (StatusCode::TOO_MANY_REQUESTS, one.engine().now());
         guard.settle(&ResponseView { status, headers: &headers, body: None, received }, None).await;
     });

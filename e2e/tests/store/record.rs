@@ -1,10 +1,10 @@
-//! What clients saw: each request with the interval of a monotonic clock in which it was decided, and the faults.
+//! The record of the clients: each request with the interval of a monotonic clock in which it was decided, and the faults.
 
 use std::sync::{Mutex, PoisonError};
 
 use tokio::time::Instant;
 
-/// What made the decision.
+/// The source of the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Mode {
     /// The counter in the store.
@@ -36,7 +36,7 @@ pub(crate) struct RecordedDecision {
     pub(crate) cost: u64,
     /// Microseconds since the record began, rounded down.
     pub(crate) sent: u64,
-    /// The same, rounded up: the decision was made between the two.
+    /// Microseconds since the record began, rounded up: the decision was made between the two.
     pub(crate) replied: u64,
     pub(crate) admitted: bool,
     pub(crate) mode: Mode,

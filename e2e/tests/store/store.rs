@@ -123,7 +123,7 @@ pub(crate) fn ready(settings: Settings) -> Shared {
     Shared(Arc::new(usable(settings)))
 }
 
-/// The same, without sharing.
+/// Connects without sharing. Returns once every shard answers.
 pub(crate) fn usable(settings: Settings) -> RedisStore {
     let _runtime = Handle::current();
     let store = RedisStore::start(settings).unwrap();

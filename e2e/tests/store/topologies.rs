@@ -241,7 +241,7 @@ impl Load {
     }
 }
 
-/// What all counters have been charged, as the store reports.
+/// The charges of all counters, as the store reports.
 async fn spent(engine: &Engine<RedisStore>) -> u64 {
     let clock = Clock::precise();
     let mut spent = 0;

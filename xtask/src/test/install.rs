@@ -44,6 +44,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("puma", &["puma"]),
     ("chromium", &["chromium"]),
     ("chromedriver", &["chromium-driver"]),
+    ("go", &["golang-go"]),
 ];
 
 type Done = Result<(), String>;
@@ -53,7 +54,7 @@ pub(crate) fn programs(shell: &mut Shell) -> Done {
     system_packages(shell)?;
     nextest(shell)?;
     deny(shell)?;
-    promtool(shell)?;
+    prometheus(shell)?;
     python_packages(shell, ".cache/python", PYTHON_CLIENTS)?;
     python_packages(shell, ".cache/frameworks", PYTHON_FRAMEWORKS)?;
     node_package(shell, "ioredis", IOREDIS)?;
@@ -129,22 +130,24 @@ fn cargo_tool(shell: &mut Shell, name: &str, version: &str) -> Done {
     })
 }
 
-/// Prometheus's own judge of metrics and alerts, out of Debian's package. The package is not installed, because it would
-/// start a server.
-fn promtool(shell: &mut Shell) -> Done {
-    if shell.succeeds("promtool --version") {
+/// Prometheus and its judge of metrics and alerts, out of Debian's package.
+const PROMETHEUS: [&str; 2] = ["promtool", "prometheus"];
+
+/// The package is not installed, because it would start a server.
+fn prometheus(shell: &mut Shell) -> Done {
+    if PROMETHEUS.iter().all(|program| shell.succeeds(&format!("{program} --version"))) {
         return Ok(());
     }
-    unpack_promtool(shell).map_err(|error| {
+    unpack_prometheus(shell).map_err(|error| {
         format!(
-            "promtool cannot be installed: {error}. It is in Debian's package prometheus, and in Prometheus's own \
-             releases: put it into the PATH."
+            "Prometheus cannot be installed: {error}. It is in Debian's package prometheus, and in its own releases: \
+             put prometheus and promtool into the PATH."
         )
     })
 }
 
-fn unpack_promtool(shell: &mut Shell) -> Done {
-    let folder = shell.directories.target.join("promtool");
+fn unpack_prometheus(shell: &mut Shell) -> Done {
+    let folder = shell.directories.target.join("prometheus");
     let tools = shell.directories.tools();
     for needed in [&folder, &tools] {
         fs::create_dir_all(needed).map_err(|error| error.to_string())?;
@@ -164,9 +167,13 @@ fn unpack_promtool(shell: &mut Shell) -> Done {
     let mut unpack = shell.command("dpkg-deb -x");
     unpack.arg(package.ok_or("apt-get downloaded no package")?).arg(&folder);
     shell.run_command(unpack)?;
-    fs::copy(folder.join("usr/bin/promtool"), tools.join("promtool")).map_err(|error| error.to_string())?;
+    for program in PROMETHEUS {
+        let unpacked = folder.join("usr/bin").join(program);
+        fs::copy(unpacked, tools.join(program)).map_err(|error| error.to_string())?;
+        shell.run(&format!("{program} --version"))?;
+    }
     let _ = fs::remove_dir_all(&folder);
-    shell.run("promtool --version")
+    Ok(())
 }
 
 /// Packages of PyPI in a virtual environment of their own.

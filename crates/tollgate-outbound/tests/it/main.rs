@@ -10,6 +10,8 @@ mod layer;
 mod fuzz;
 mod learning;
 mod presets;
+mod providers;
 mod report;
 mod spread;
+mod strict_server;
 mod waiting;

@@ -19,11 +19,15 @@ async fn metrics_name_servers_and_limits() {
     run_tasks().await;
     let text = metrics::text(&client.outbound.report());
     for metric in metrics::METRICS {
-        let line = format!("# HELP {} {}\n# TYPE {} {}\n", metric.name, metric.help, metric.name, metric.kind);
+        let line =
+            format!("# HELP {} {}\n# TYPE {} {}\n", metric.name, metric.help, metric.name, metric.kind);
         assert_eq!(text.matches(&line).count(), 1, "{line}");
     }
     assert!(text.contains("tollgate_outbound_throttled_total 1\n"), "{text}");
-    assert!(text.contains(&format!("tollgate_outbound_frozen{{bucket=\"{HOST}\",basis=\"server\"}} 1\n")), "{text}");
+    assert!(
+        text.contains(&format!("tollgate_outbound_frozen{{bucket=\"{HOST}\",basis=\"server\"}} 1\n")),
+        "{text}"
+    );
     assert!(text.contains("bucket=\"other\"") && text.lines().count() < 4 * metrics::SERIES_MAX, "{text}");
     assert!(!text.contains("s3cret"), "{text}");
     drop((waits, frozen));

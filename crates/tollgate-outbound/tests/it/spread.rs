@@ -129,7 +129,11 @@ async fn a_thousand_calls_leave_without_a_herd() {
     if std::env::var_os("DRAW").is_some() {
         std::fs::write(&file, picture(&bins)).unwrap();
     }
-    assert_eq!(std::fs::read_to_string(&file).unwrap_or_default(), picture(&bins), "draw it anew with DRAW=1");
+    assert_eq!(
+        std::fs::read_to_string(&file).unwrap_or_default(),
+        picture(&bins),
+        "draw it anew with DRAW=1"
+    );
     let guide = include_str!("../../../../docs/outbound.md");
     assert!(guide.contains("](pictures/outbound-release.svg)"));
     let figure = format!("at most {most} in 50 ms");

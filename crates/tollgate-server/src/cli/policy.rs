@@ -91,6 +91,7 @@ Examples:
   tollgate policy diff old.yaml new.yaml
   tollgate policy diff old.yaml new.yaml --trace requests.jsonl
   tollgate policy diff new.yaml --live --for 2s
+  tollgate policy diff new.yaml --live --last 1h
 
 Two files are compared here; one is compared with the policy of a running server. A trace has a request on each line,
 in order of time, with `at` as RFC 3339 or in milliseconds since 1970:
@@ -114,6 +115,9 @@ pub struct DiffArguments {
     /// With --live, let both decide about the server's requests for this long, up to 10m; nothing is charged for it
     #[arg(long = "for", value_name = "DURATION", requires = "live", value_parser = value::duration)]
     pub lasting: Option<Ticks>,
+    /// With --live, let both decide about the requests of the last so long, up to 1h, of all nodes; nothing is charged
+    #[arg(long, value_name = "DURATION", requires = "live", conflicts_with = "lasting", value_parser = value::duration)]
+    pub last: Option<Ticks>,
     /// The server, and the credentials for it.
     #[command(flatten)]
     pub server: ServerArguments,

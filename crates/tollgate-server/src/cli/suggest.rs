@@ -12,6 +12,7 @@ use super::value;
 const SUGGEST_EXAMPLES: &str = "\
 Examples:
   tollgate suggest --by ip access.log
+  tollgate suggest --by ip access.log --html report.html
   tollgate suggest --by ip --untouched 99% --headroom 2 access.log
   tollgate suggest --by ip --anyway --write suggested.yaml access.log
 
@@ -84,6 +85,9 @@ pub struct SuggestArguments {
     /// Write the policy to this file, and only the report to standard output
     #[arg(long, value_name = "FILE")]
     pub write: Option<PathBuf>,
+    /// Replay the log through the suggested policy, and write who would notice as one HTML file
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// Print the result as JSON
     #[arg(long)]
     pub json: bool,

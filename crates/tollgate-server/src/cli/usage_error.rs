@@ -101,7 +101,7 @@ impl UsageError<'_> {
         let usual =
             OTHER_NAMES.iter().find(|(other, _)| *other == name).map(|(_, meant)| (*meant).to_owned());
         let usual = usual.filter(|_| self.path() == "tollgate");
-        match usual.or_else(|| self.all(ContextKind::SuggestedSubcommand).into_iter().next()) {
+        match usual.or_else(|| self.all(ContextKind::SuggestedSubcommand).pop()) {
             Some(meant) => format!("unknown command {name:?}; did you mean {meant}?"),
             None => format!("unknown command {name:?}"),
         }
@@ -227,6 +227,11 @@ mod tests {
             (
                 "tollgate decide a=b --cost x",
                 "--cost: \"x\" is not accepted; accepted: a whole number; see `tollgate decide --help`",
+            ),
+            ("tollgate explian", "unknown command \"explian\"; did you mean explain?; see `tollgate --help`"),
+            (
+                "tollgate policy chek",
+                "unknown command \"chek\"; did you mean check?; see `tollgate policy --help`",
             ),
             ("tollgate server", "unknown command \"server\"; did you mean serve?; see `tollgate --help`"),
             (

@@ -11,6 +11,7 @@ mod form;
 mod guard;
 mod traffic_view;
 mod overload;
+mod past_hour;
 mod reload;
 mod reply;
 mod route;
@@ -48,6 +49,8 @@ pub(crate) struct Admin {
     logins: Logins,
     audit: Audit,
     watchers: Arc<Semaphore>,
+    /// For the comparison of a policy with the last hour, one at a time.
+    comparing: Semaphore,
     /// For live views, which outlast the request that started them.
     clock: Clock,
 }
@@ -61,6 +64,7 @@ impl Admin {
             logins: Logins::new(clock.clone()),
             audit: Audit::default(),
             watchers: Arc::new(Semaphore::new(WATCHERS_MAX)),
+            comparing: Semaphore::new(1),
             clock,
         }
     }

@@ -1,6 +1,7 @@
 //! Asks another node's admin interface. Only addresses from the store are asked, redirects are not followed, and an
 //! answer counts only if it comes from the node that was meant.
 
+use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,12 +29,29 @@ use crate::tls::{self, TlsFiles};
 
 /// The header in which a node says who it is.
 pub(crate) const NODE_HEADER: &str = "tollgate-node";
-/// How long a node may take to answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum size of an answer.
-const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// Maximum size of a problem.
+const PROBLEM_BYTES_MAX: usize = 64 << 10;
 /// Maximum length of another node's words in a problem, in characters.
 const WORDS_CHARS_MAX: usize = 200;
+
+/// How long a node may take to answer, and how much it may send.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AnswerLimits {
+    pub(crate) timeout: Duration,
+    pub(crate) bytes_max: usize,
+}
+
+impl AnswerLimits {
+    /// Those of a view that an operator waits for.
+    pub(crate) const VIEW: Self = Self { timeout: Duration::from_secs(1), bytes_max: 4 << 20 };
+
+    fn silent(self) -> String {
+        match self.timeout.as_secs() {
+            1 => "it does not answer within a second".to_owned(),
+            seconds => format!("it does not answer within {seconds} seconds"),
+        }
+    }
+}
 
 /// The files by which nodes trust each other over TLS.
 #[derive(Clone, Copy)]
@@ -86,14 +104,19 @@ impl PeerClient {
     ///
     /// # Errors
     /// Why there is no answer, in a few words.
-    pub(crate) async fn ask(&self, node: &NodeView, question: &PeerRequest) -> Result<Value, String> {
+    pub(crate) async fn ask(
+        &self,
+        node: &NodeView,
+        question: &PeerRequest,
+        limits: AnswerLimits,
+    ) -> Result<Value, String> {
         let answered = async {
             let body = self.respond(node, question).await?.into_body();
-            let text = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+            let text = Limited::new(body, limits.bytes_max).collect().await;
             let text = text.map_err(|_| "its answer was cut off".to_owned())?.to_bytes();
             serde_json::from_slice(&text).map_err(|_| "its answer is not JSON".to_owned())
         };
-        timeout(ANSWER_TIMEOUT, answered).await.unwrap_or_else(|_| Err(silent()))
+        timeout(limits.timeout, answered).await.unwrap_or_else(|_| Err(limits.silent()))
     }
 
     /// Opens a streamed answer of a node.
@@ -101,8 +124,9 @@ impl PeerClient {
     /// # Errors
     /// As [`PeerClient::ask`].
     pub(crate) async fn open(&self, node: &NodeView, question: &PeerRequest) -> Result<Incoming, String> {
-        let opened = timeout(ANSWER_TIMEOUT, self.respond(node, question)).await;
-        Ok(opened.unwrap_or_else(|_| Err(silent()))?.into_body())
+        let limits = AnswerLimits::VIEW;
+        let opened = timeout(limits.timeout, self.respond(node, question)).await;
+        Ok(opened.unwrap_or_else(|_| Err(limits.silent()))?.into_body())
     }
 
     async fn respond(&self, node: &NodeView, question: &PeerRequest) -> Result<Response<Incoming>, String> {
@@ -123,7 +147,7 @@ impl PeerClient {
             .body(Full::new(question.body.clone()))
             .map_err(|error| format!("the question has no form: {error}"))?;
         let response = sender.send_request(request).await;
-        let response = response.map_err(|_| "it ended the connection without an answer".to_owned())?;
+        let response = response.map_err(|error| broken(&error, &uri))?;
         let answering = response.headers().get(NODE_HEADER).and_then(|id| id.to_str().ok());
         if answering != node.id.as_deref() {
             return Err(format!("another server answers at {}: check its --advertise-admin", plain(url)));
@@ -145,8 +169,31 @@ impl PeerClient {
         let name =
             ServerName::try_from(host.to_owned()).map_err(|_| "its host is no name for TLS".to_owned())?;
         let secure = connector.connect(name, stream).await;
-        begin(secure.map_err(|error| format!("TLS to it fails: {}", plain_cause(&error)))?).await
+        let secure = secure.map_err(|error| match plain_cause(&error) {
+            cause if cause.contains("UnknownIssuer") => {
+                format!("TLS to it fails: no CA of --fleet-ca has signed its certificate ({cause})")
+            }
+            cause => format!("TLS to it fails: {cause}"),
+        });
+        begin(secure?).await
     }
+}
+
+/// Why a connection broke, by its innermost cause. A node that rejects a certificate closes the connection, and whether
+/// its reason arrives is a race.
+fn broken(error: &(dyn Error + 'static), uri: &Uri) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    let cause = plain_cause(&cause);
+    if uri.scheme_str() == Some("https") {
+        return format!(
+            "it ended the connection ({cause}): it may not accept the certificate of this node, which must be good for \
+             clients and signed by a CA of its --tls-client-ca"
+        );
+    }
+    format!("it ended the connection without an answer ({cause})")
 }
 
 async fn begin(
@@ -161,17 +208,13 @@ async fn begin(
     Ok(sender)
 }
 
-fn silent() -> String {
-    "it does not answer within a second".to_owned()
-}
-
 /// The refusal of a node.
 async fn refused(response: Response<Incoming>) -> String {
     let status = response.status();
     if status == StatusCode::UNAUTHORIZED {
         return "it refuses the token: the nodes of a fleet need the same tokens".to_owned();
     }
-    let text = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+    let text = Limited::new(response.into_body(), PROBLEM_BYTES_MAX).collect().await;
     let problem: Value =
         text.ok().and_then(|text| serde_json::from_slice(&text.to_bytes()).ok()).unwrap_or_default();
     let words: String =

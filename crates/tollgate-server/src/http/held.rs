@@ -1,5 +1,5 @@
-//! What callers hold until they give it back: reservations, which are made, committed and cancelled here, and permits,
-//! which are released.
+//! Reservations and permits that callers hold: reservations are made, committed and cancelled here, and permits are
+//! released.
 
 use tollgate::policy::Ended;
 use tollgate::store::Store;

@@ -57,7 +57,12 @@ fn page(version: &str) -> String {
     let rows: String = PATHS
         .iter()
         .map(|(path, what)| {
-            format!("<tr><td><a href=\"{path}\"><code>{path}</code></a></td><td>{what}</td></tr>\n")
+            // A link would ask with GET, which these paths refuse.
+            let name = match what.starts_with("POST") {
+                true => format!("<code>{path}</code>"),
+                false => format!("<a href=\"{path}\"><code>{path}</code></a>"),
+            };
+            format!("<tr><td>{name}</td><td>{what}</td></tr>\n")
         })
         .collect();
     format!(

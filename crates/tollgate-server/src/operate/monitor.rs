@@ -62,7 +62,10 @@ pub(super) async fn top(arguments: &TopArguments, console: &mut Console) -> Resu
                 0 => 0,
                 nodes => nodes + 1,
             };
-            frame.rows = screen.rows().saturating_sub(FRAME_LINES + about_nodes);
+            // A policy file that is not active has a line, its problems, and an empty line.
+            let about_policy =
+                answer["policy"]["error"]["text"].as_str().map_or(0, |text| text.lines().count() + 2);
+            frame.rows = screen.rows().saturating_sub(FRAME_LINES + about_nodes + about_policy);
         }
         if screen.is_watched && !arguments.server.json {
             console.text(CLEAR);
@@ -153,6 +156,7 @@ impl TopView<'_> {
             .map_or_else(String::new, |since| format!("  decisions since {}", show::time_of_day(since)));
         let leave = if self.arguments.once { "" } else { "  (q to leave)" };
         console.line(format_args!("{}  {}{window}{leave}\n", text(answer, "at"), plain(self.url)));
+        show::policy_trouble(answer, console);
         let shown: Vec<&Value> = keys.iter().copied().take(self.rows).collect();
         let mut rows: Vec<Vec<String>> = shown.iter().map(|key| self.row(key, console)).collect();
         if shown.len() > 1 {

@@ -126,6 +126,7 @@ fn verdict(answer: &Value, console: &mut Console) {
 
 /// Prints the answer of `get`.
 pub(super) fn state(answer: &Value, console: &mut Console) {
+    policy_trouble(answer, console);
     verdict(answer, console);
     throttled(answer, console);
     let limits = list(answer, "limits");
@@ -210,6 +211,7 @@ fn throttled(answer: &Value, console: &mut Console) {
 
 /// Prints the answer of `explain`.
 pub(super) fn explanation(answer: &Value, console: &mut Console) {
+    policy_trouble(answer, console);
     verdict(answer, console);
     throttled(answer, console);
     for limit in list(answer, "limits") {
@@ -376,7 +378,23 @@ pub(super) fn reloaded(answer: &Value, console: &mut Console) {
     }
 }
 
+/// Prints why the policy file on disk is not the active policy, while that is so.
+pub(super) fn policy_trouble(answer: &Value, console: &mut Console) {
+    let policy = &answer["policy"];
+    let Some(problem) = policy["error"]["text"].as_str() else { return };
+    let since = time_of_day(text(&policy["error"], "at"));
+    let name = plain(text(policy, "name"));
+    let line = format!("{name}: the file is not active since {since}; the policy before it stays in force:");
+    let line = console.painted(&line, Style::Bad);
+    console.line(line);
+    for line in problem.lines() {
+        console.line(format_args!("  {}", plain(line)));
+    }
+    console.line("");
+}
+
 pub(super) fn limits(answer: &Value, console: &mut Console) {
+    policy_trouble(answer, console);
     if let Some(all) = answer.get("all") {
         console.line(format_args!("all limits: {}\n", override_text(all)));
     }

@@ -1,4 +1,4 @@
-//! What a request of a test is to get, and whether a decision is that.
+//! The expected answer to a request of a test, and whether a decision meets it.
 
 use serde::Deserialize;
 use tollgate::{Decision, Enforcement, LimitStatus, Ticks, Verdict};

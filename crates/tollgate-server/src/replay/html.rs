@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use tollgate_sim::replay::{Changed, LimitReport, Peaks, Report, TouchedKey, Week};
 
-use super::text::{DAYS, ranged, share};
+use super::text::{DAYS, OTHERS_AS_THEY_WERE, ranged, ranged_share, share};
 use crate::text::plain;
 use crate::time_text::people;
 
@@ -22,12 +22,13 @@ p{margin:.4rem 0}.soft,caption{color:var(--soft)}.verdict{font-size:1.15rem;font
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}\
 caption{text-align:left}\
 th,td{text-align:left;padding:.25rem .6rem .25rem 0;border-bottom:1px solid var(--line);vertical-align:top}\
-td.n,th.n{text-align:right}td.t{overflow-wrap:anywhere;max-width:22rem}tr.here td{font-weight:600}\
+td.n,th.n{text-align:right;white-space:nowrap;padding-right:1rem}td.t{overflow-wrap:anywhere;max-width:22rem}tr.here td{font-weight:600}\
 svg{max-width:100%;height:auto;display:block}svg text{fill:var(--soft);font:11px system-ui,sans-serif}\
 .bar{fill:var(--bar)}.over{fill:var(--bad)}.mark{stroke:var(--bad);stroke-width:1.5;stroke-dasharray:4 3}\
 .cell{fill:var(--bad)}.empty{fill:var(--line)}\
 @media print{:root{--ink:#000;--soft:#444;--line:#bbb;--paper:#fff;--bar:#2f6fb0;--bad:#b3261e;--good:#1a7f37}\
-body{margin:0;max-width:none}h2,h3{break-after:avoid}tr,svg{break-inside:avoid}}";
+body{margin:0;max-width:none;padding:0;font-size:11px}.wide{overflow:visible}td{white-space:normal}\
+h2,h3,h2+p,h3+p,caption{break-after:avoid}tr,svg{break-inside:avoid}}";
 
 /// The height of a chart, in its own units.
 const HEIGHT: u64 = 120;
@@ -65,7 +66,8 @@ pub(super) fn page(report: &Report, policy: &str, against: Option<&str>) -> Stri
         keys(&mut page, &report.top);
     }
     week(&mut page, &report.week);
-    report.limits.iter().filter(|limit| limit.requests > 0).for_each(|limit| one(&mut page, limit));
+    let others = if report.limits.len() > 1 { format!(": {OTHERS_AS_THEY_WERE}") } else { String::new() };
+    report.limits.iter().filter(|limit| limit.requests > 0).for_each(|limit| one(&mut page, limit, &others));
     rest(&mut page, report);
     page.push_str("</body></html>\n");
     page
@@ -111,10 +113,10 @@ fn head(page: &mut String, report: &Report, policy: &str) {
     put(
         page,
         format_args!(
-            "<p class=\"verdict {class}\">It would have denied {} of {} requests ({} %), and touched {} of {} clients ({} %).</p>\n",
+            "<p class=\"verdict {class}\">It would have denied {} of {} requests ({}), and touched {} of {} clients ({} %).</p>\n",
             ranged(totals.denied, totals.denied_range),
             totals.decisions,
-            share(totals.denied_percent),
+            ranged_share(totals),
             totals.clients_touched,
             totals.clients,
             share(totals.clients_touched_percent)
@@ -212,13 +214,19 @@ fn changed(page: &mut String, title: &str, changed: &Changed) {
 }
 
 /// One limit: at other sizes, and how its keys differ.
-fn one(page: &mut String, limit: &LimitReport) {
+fn one(page: &mut String, limit: &LimitReport, others: &str) {
     put(page, format_args!("<h2>{}</h2>\n<p>{}</p>\n", safe(&limit.name), safe(&limit.sentence)));
     if let Some(burst) = limit.burst_for_none {
         put(page, format_args!("<p>A burst of {burst} would have denied no request at this rate.</p>\n"));
     }
     if !limit.sizes.is_empty() {
-        page.push_str("<div class=\"wide\"><table><caption>If the limit were</caption><tr><th>size</th><th>quota</th><th class=\"n\">denied</th><th class=\"n\">%</th><th class=\"n\">keys touched</th><th class=\"n\">%</th></tr>\n");
+        put(
+            page,
+            format_args!(
+                "<div class=\"wide\"><table><caption>If the limit had another size{others}</caption>"
+            ),
+        );
+        page.push_str("<tr><th>size</th><th>quota</th><th class=\"n\">denied</th><th class=\"n\">%</th><th class=\"n\">keys touched</th><th class=\"n\">%</th></tr>\n");
         for size in &limit.sizes {
             let class = if size.times == "1" { " class=\"here\"" } else { "" };
             put(
@@ -253,7 +261,7 @@ fn chart(page: &mut String, peaks: &Peaks) {
             peaks.p50, peaks.p90, peaks.p95, peaks.p99, peaks.p99_9, peaks.max, peaks.limit
         ),
     );
-    let width = STEP * peaks.histogram.len() as u64 + 10;
+    let width = (STEP * peaks.histogram.len() as u64 + 10).max(2 * STEP);
     let most = peaks.histogram.iter().map(|bar| bar.keys).max().unwrap_or(1);
     put(
         page,
@@ -280,20 +288,22 @@ fn chart(page: &mut String, peaks: &Peaks) {
             ),
         );
     }
-    for (value, name) in [(Some(peaks.limit), "limit"), (peaks.knee, "knee")] {
-        let index = value.and_then(|value| peaks.histogram.iter().position(|bar| bar.to >= value));
-        if let Some(index) = index {
-            let x = STEP * (index as u64 + 1) + 2;
-            put(
-                page,
-                format_args!(
-                    "<line class=\"mark\" x1=\"{x}\" x2=\"{x}\" y1=\"12\" y2=\"{}\"/><text x=\"{}\" y=\"{}\">{name}</text>",
-                    HEIGHT + 12,
-                    x.saturating_sub(26),
-                    HEIGHT + 38
-                ),
-            );
-        }
+    let place = |value: u64| peaks.histogram.iter().position(|bar| bar.to >= value);
+    let (limit, knee) = (place(peaks.limit), peaks.knee.and_then(place));
+    let marks = match (limit, knee) {
+        (Some(limit), Some(knee)) if limit == knee => [Some((limit, "limit, knee")), None],
+        (limit, knee) => [limit.map(|place| (place, "limit")), knee.map(|place| (place, "knee"))],
+    };
+    for (index, name) in marks.into_iter().flatten() {
+        let x = STEP * (index as u64 + 1) + 2;
+        put(
+            page,
+            format_args!(
+                "<line class=\"mark\" x1=\"{x}\" x2=\"{x}\" y1=\"12\" y2=\"{}\"/><text x=\"{x}\" y=\"{}\" text-anchor=\"end\">{name}</text>",
+                HEIGHT + 12,
+                HEIGHT + 38
+            ),
+        );
     }
     page.push_str("</svg>\n");
 }

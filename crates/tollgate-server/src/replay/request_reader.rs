@@ -1,4 +1,4 @@
-//! What the policy sees of a record: the same as of a live request, by the same config. Attributes that the log names
+//! The attributes of a record: the same as of a request to the server, by the same config. Attributes that the log names
 //! itself are taken as a program would send them.
 
 use std::cell::Cell;

@@ -1,6 +1,6 @@
 //! The report for a terminal, or a file: first the answer, then each limit, then who would notice.
 
-use tollgate_sim::replay::{Clients, LimitReport, Range, Report, Totals, TouchedKey};
+use tollgate_sim::replay::{Clients, LimitReport, Range, Report, Totals, TouchedKey, percent};
 
 use crate::console::{Console, Style};
 use crate::operate::{cell, table};
@@ -18,7 +18,7 @@ pub(super) fn show(report: &Report, policy: &str, console: &mut Console) {
     show_totals(&report.totals, policy, report.clients, console);
     show_limits(report, console);
     for limit in &report.limits {
-        show_limit(limit, console);
+        show_limit(limit, report.limits.len(), console);
     }
     show_top(&report.top, console);
     show_week(report, console);
@@ -61,11 +61,11 @@ fn show_totals(totals: &Totals, policy: &str, clients: &str, console: &mut Conso
     console.line("");
     let style = if totals.denied == 0 { Style::Good } else { Style::Bad };
     let answer = format!(
-        "{} would have denied {} of {} requests ({} %), and touched {} of {} clients ({} %)",
+        "{} would have denied {} of {} requests ({}), and touched {} of {} clients ({} %)",
         plain(policy),
         ranged(totals.denied, totals.denied_range),
         totals.decisions,
-        share(totals.denied_percent),
+        ranged_share(totals),
         totals.clients_touched,
         totals.clients,
         share(totals.clients_touched_percent)
@@ -94,6 +94,19 @@ fn show_totals(totals: &Totals, policy: &str, clients: &str, console: &mut Conso
     }
 }
 
+/// The share of denied requests, as a range where their number is one.
+pub(super) fn ranged_share(totals: &Totals) -> String {
+    let part = |denied: u64| share(percent(denied, totals.decisions));
+    match totals.denied_range.filter(|range| range.low < range.high) {
+        Some(range) => format!("{} to {} %", part(range.low), part(range.high)),
+        None => format!("{} %", share(totals.denied_percent)),
+    }
+}
+
+/// What is assumed of the other limits where one has another size.
+pub(super) const OTHERS_AS_THEY_WERE: &str =
+    "the other limits decide as they did, so a request that one of them denies charges nothing here";
+
 fn show_limits(report: &Report, console: &mut Console) {
     console.line("");
     let titles =
@@ -121,7 +134,7 @@ fn show_limits(report: &Report, console: &mut Console) {
     show_table(&titles, &rows, console);
 }
 
-fn show_limit(limit: &LimitReport, console: &mut Console) {
+fn show_limit(limit: &LimitReport, limits: usize, console: &mut Console) {
     if limit.requests == 0 {
         return;
     }
@@ -158,6 +171,9 @@ fn show_limit(limit: &LimitReport, console: &mut Console) {
         })
         .collect();
     show_table(&titles, &rows, console);
+    if limits > 1 {
+        console.line(format_args!("  ({OTHERS_AS_THEY_WERE})"));
+    }
 }
 
 /// Prints the keys with the most denials.

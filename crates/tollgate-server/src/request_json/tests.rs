@@ -1,4 +1,4 @@
-//! What is accepted, and what the refusals say.
+//! Accepted requests, and the messages of refusals.
 
 use super::*;
 

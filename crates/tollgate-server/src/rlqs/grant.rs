@@ -1,4 +1,4 @@
-//! What one Envoy may admit: a share as numbers, and as the token bucket in Envoy.
+//! The requests that one Envoy may admit: a share as numbers, and as the token bucket in Envoy.
 
 use tollgate::{Ticks, Timestamp};
 

@@ -1,4 +1,4 @@
-//! What a server says about itself to the other nodes of its fleet.
+//! A server's description of itself for the other nodes of its fleet.
 
 use std::net::SocketAddr;
 

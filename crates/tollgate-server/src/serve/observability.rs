@@ -51,6 +51,8 @@ pub(super) fn start(
         samples.extend(policy(&control));
         samples.extend(callers(&control));
         samples.extend(operated(service, now));
+        samples
+            .extend(control.fleet.unshared().map(|unshared| Sample::new(&names::UNSHARED, unshared as u64)));
         samples.extend(snapshots(&control));
         samples
     });

@@ -1,84 +1,29 @@
 //! Compares a candidate policy with the active one. Both decide about the same requests, each with its own counters
 //! that start empty. Any difference therefore comes from the policies, and an equal policy shows none. A comparison is
-//! bounded in time and memory, is off by default, and touches no live counter.
+//! bounded in time and memory, is off by default, and touches no live counter. Its requests are those to come, or those
+//! of the last hour in virtual time.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+mod past;
+mod tally;
+
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwapOption;
 use serde::Serialize;
 use tollgate::store::Store;
-use tollgate::{
-    CheckRequest, Decision, Engine, ExpiringOverride, LimitOverride, Policy, Quota, Scope, Timestamp,
-};
+use tollgate::{CheckRequest, Engine, ExpiringOverride, LimitOverride, Policy, Quota, Scope, Timestamp};
+
+pub(crate) use past::{PastComparison, past_comparison};
+pub(crate) use tally::{ChangedCount, ChangedKey, Tallied};
 
 use super::holds::Id;
+use tally::Tally;
 
 /// Memory for the counters of each of the two policies.
 const MEMORY_BYTES: u64 = 16 << 20;
-/// Maximum number of limits whose share of the changes is counted separately.
-const CAUSES_MAX: usize = 1_000;
-
-/// Counts the decisions that the candidate policy changes.
-#[derive(Debug, Default)]
-pub(crate) struct Tally {
-    decisions: AtomicU64,
-    newly_denied: AtomicU64,
-    newly_allowed: AtomicU64,
-    /// Changes by the limit that denies, in the policy that denies. Locked only when two decisions differ.
-    causes: Mutex<BTreeMap<String, u64>>,
-}
-
-/// A tally for output.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Tallied {
-    pub(crate) decisions: u64,
-    pub(crate) changed: u64,
-    pub(crate) newly_denied: u64,
-    pub(crate) newly_allowed: u64,
-    /// How many changes each limit causes.
-    pub(crate) by_limit: BTreeMap<String, u64>,
-}
-
-impl Tally {
-    /// Compares a decision of the old policy with one of the new policy.
-    pub(crate) fn count(&self, old: &Decision, new: &Decision) {
-        // Relaxed throughout: the counters guard no other memory.
-        self.decisions.fetch_add(1, Ordering::Relaxed);
-        let denied = match (old.is_allowed(), new.is_allowed()) {
-            (true, false) => {
-                self.newly_denied.fetch_add(1, Ordering::Relaxed);
-                new
-            }
-            (false, true) => {
-                self.newly_allowed.fetch_add(1, Ordering::Relaxed);
-                old
-            }
-            _ => return,
-        };
-        let cause = denied.cause_name().unwrap_or("the request itself");
-        let mut causes = self.causes.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = causes.get_mut(cause) {
-            *known += 1;
-        } else if causes.len() < CAUSES_MAX {
-            causes.insert(cause.to_owned(), 1);
-        }
-    }
-
-    pub(crate) fn tallied(&self) -> Tallied {
-        let load = |number: &AtomicU64| number.load(Ordering::Relaxed);
-        let (newly_denied, newly_allowed) = (load(&self.newly_denied), load(&self.newly_allowed));
-        Tallied {
-            decisions: load(&self.decisions),
-            changed: newly_denied + newly_allowed,
-            newly_denied,
-            newly_allowed,
-            by_limit: self.causes.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-        }
-    }
-}
-
+/// The same for past requests, which are decided within seconds.
+const PAST_MEMORY_BYTES: u64 = 64 << 20;
 /// Two policies that decide about the same requests.
 pub(crate) struct Pair {
     old: Engine,
@@ -102,11 +47,31 @@ impl Pair {
         Self { old, new }
     }
 
+    /// A pair for past requests, from the instant of the first one on. Overrides are of now, so they do not apply.
+    pub(crate) fn of_past<S: Store>(
+        engine: &Engine<S>,
+        [old, new]: [Arc<Policy>; 2],
+        first: Timestamp,
+    ) -> Self {
+        let beginning = |policy| {
+            let engine = engine.maintenance().siblings().candidate(policy, PAST_MEMORY_BYTES, first);
+            let (all, single) = engine.operator().overrides(first).list();
+            if all.is_some() {
+                engine.operator().lift_override(Scope::All, first);
+            }
+            for (name, _) in single {
+                engine.operator().lift_override(Scope::Limit(&name), first);
+            }
+            engine
+        };
+        Self::new(beginning(old), beginning(new), first)
+    }
+
     /// Evaluates both policies, and counts the result.
     pub(crate) fn ask(&self, request: &CheckRequest<'_>, now: Timestamp, tally: &Tally) {
         // Both count in memory, which never waits.
         if let (Ok(old), Ok(new)) = (self.old.try_check(request, now), self.new.try_check(request, now)) {
-            tally.count(&old, &new);
+            tally.count(request, &old, &new);
         }
     }
 }
@@ -173,23 +138,22 @@ impl PolicyComparison {
 
     /// Lets both policies decide about a request that was just decided. Costs one load when no comparison runs.
     #[inline]
-    pub(crate) fn observe(&self, request: &CheckRequest<'_>, decision: &Decision, now: Timestamp) {
+    pub(crate) fn observe(&self, request: &CheckRequest<'_>, now: Timestamp) {
         if self.running.load(Ordering::Acquire) {
-            self.compare(request, decision, now);
+            self.compare(request, now);
         }
     }
 
-    fn compare(&self, request: &CheckRequest<'_>, decision: &Decision, now: Timestamp) {
+    fn compare(&self, request: &CheckRequest<'_>, now: Timestamp) {
         let latest = self.latest.load();
         let Some(comparison) = latest.as_ref() else { return };
         if now >= comparison.until {
             self.end(comparison);
             return;
         }
-        // The lock is held for one clone. Requests that an operator blocks are skipped, because neither policy decides
-        // them.
+        // The lock is held for one clone.
         let pair = comparison.pair.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(pair) = pair.filter(|_| decision.block().is_none()) {
+        if let Some(pair) = pair {
             pair.ask(request, now, &comparison.tally);
         }
     }

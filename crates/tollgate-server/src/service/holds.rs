@@ -1,4 +1,4 @@
-//! What callers hold under an id until they give it back: permits and reservations. Ids are 128 random bits, so no
+//! Permits and reservations that callers hold under an id until they return them. Ids are 128 random bits, so no
 //! caller can give back what another one holds. The number of held things and the number of remembered past ids are
 //! both bounded.
 

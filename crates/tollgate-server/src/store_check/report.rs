@@ -108,7 +108,9 @@ impl Report {
                 line.check,
                 plain(&line.found)
             ));
-            lines.extend(line.cure.iter().map(|cure| format!("{:21}cure: {}", "", plain(cure))));
+            // What is only worth knowing need not be cured.
+            let word = if line.mark == Mark::Note { "option" } else { "cure" };
+            lines.extend(line.cure.iter().map(|cure| format!("{:21}{word}: {}", "", plain(cure))));
         }
         lines.push(String::new());
         lines.push(self.summary());
@@ -140,6 +142,7 @@ mod tests {
         let at = |node: &str, line: CheckFinding| CheckFinding { nodes: vec![node.to_owned()], ..line };
         let found = vec![
             at("a:1", CheckFinding::ok("version", "Redis 7")),
+            at("a:1", CheckFinding::new(Mark::Note, "rights", "all").cured_by("a user of its own")),
             at("a:1", CheckFinding::new(Mark::Warn, "memory", "full").cured_by("more")),
             at("b:1", CheckFinding::ok("version", "Redis 7")),
             at("b:1", CheckFinding::new(Mark::Fail, "memory", "gone\u{1b}[2J")),
@@ -148,6 +151,8 @@ mod tests {
         let expected = "redis-cluster://a:1
 
   ok    version      2 servers: Redis 7
+  note  rights       a:1: all
+                     option: a user of its own
   warn  memory       a:1: full
                      cure: more
   FAIL  memory       b:1: gone\\u{1b}[2J

@@ -273,6 +273,10 @@ pub(crate) static KILL_SWITCHES: Metric = gauge(
     "tollgate_kill_switches",
     "Kill switches that are on now; each turns a limit, or all of them, off.",
 );
+pub(crate) static UNSHARED: Metric = gauge(
+    "tollgate_operator_state_unshared",
+    "Blocks and overrides of this server that the shared store does not have yet, so that other servers do not know them.",
+);
 pub(crate) static SNAPSHOT_SINCE: Metric = gauge(
     "tollgate_snapshot_timestamp_seconds",
     "When counters were last written to disk, in seconds since 1970.",
@@ -299,7 +303,7 @@ pub(crate) static PROCESS_START: Metric =
 
 /// All metrics, in the order in which they are shown. A metric without a reporter in this process is shown without
 /// numbers.
-pub(crate) static ALL: [&Metric; 91] = [
+pub(crate) static ALL: [&Metric; 92] = [
     &BUILD,
     &DECISIONS,
     &WITHOUT_LIMIT,
@@ -382,6 +386,7 @@ pub(crate) static ALL: [&Metric; 91] = [
     &OVERLOAD_MODE,
     &OVERLOAD_KILLED,
     &KILL_SWITCHES,
+    &UNSHARED,
     &SNAPSHOT_SINCE,
     &SNAPSHOTS,
     &FOLDED,

@@ -4,13 +4,13 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Number of stripes of each row of counters.
-pub(super) const STRIPES: usize = 8;
+pub(crate) const STRIPES: usize = 8;
 /// Unused counters between two stripes, so that no cache line (nor the pair that is fetched with it) belongs to both.
 const GAP: usize = 16;
 
 /// The stripe of this thread.
 #[inline]
-pub(super) fn stripe() -> usize {
+pub(crate) fn stripe() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     // Relaxed: the values only have to be spread out.
     thread_local!(static STRIPE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES);

@@ -237,6 +237,26 @@ fn the_top_keys_of_a_limit_in_shadow_are_not_denied() {
     assert_eq!(top[0].last_denial, None);
 }
 
+/// Regression: a limit that went from shadow to enforce had each key in two rows, because it counts them elsewhere.
+#[test]
+fn a_key_has_one_row_after_shadow_becomes_enforce() {
+    let time = ManualClock::new();
+    let policy = "limits: [{name: a, by: [k], rate: 1/h, mode: shadow}]";
+    let service = service(&time, policy);
+    let four_requests = || {
+        for _ in 0..4 {
+            ask(&service, &[("k", "x")], Protocol::Http, time.now());
+        }
+    };
+    four_requests();
+    let enforced = compiled(&policy.replace("shadow", "enforce"));
+    service.replace(Rules::Native(enforced), time.now()).unwrap();
+    four_requests();
+    let top = service.meter.top(10);
+    assert_eq!(top.len(), 1, "{top:?}");
+    assert_eq!((top[0].decisions, top[0].denied, top[0].would_deny), (8, 3, 3));
+}
+
 /// The latest denial of a key is remembered, longer than its counts. A flood of denials does not fill memory.
 #[test]
 fn denials_are_remembered() {

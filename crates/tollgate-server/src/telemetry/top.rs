@@ -1,6 +1,7 @@
 //! The recently most frequent keys. The text of a key is stored only here, in a sketch of a fixed size, for two
 //! minutes.
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -159,9 +160,9 @@ impl Top {
     /// The most frequent keys, in descending order.
     pub(super) fn list(&self, most: usize) -> Vec<TopKey> {
         let windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut found: std::collections::HashMap<u64, TopKey> = std::collections::HashMap::new();
+        let mut found: HashMap<ListedKey<'_>, TopKey> = HashMap::new();
         for entry in windows.previous.entries().chain(windows.current.entries()) {
-            let key = found.entry(entry.id()).or_insert_with(|| TopKey {
+            let key = found.entry(ListedKey::of(entry)).or_insert_with(|| TopKey {
                 limit: entry.limit.clone(),
                 key: entry.key.clone(),
                 attributes: Vec::new(),
@@ -180,17 +181,38 @@ impl Top {
             key.is_estimated |= entry.is_estimated;
             key.sources.iter_mut().zip(entry.sources).for_each(|(sum, count)| *sum += count);
         }
-        drop(windows);
         let mut found: Vec<TopKey> = found.into_values().collect();
+        drop(windows);
         found.sort_by(|a, b| (b.decisions, &a.limit, &a.key).cmp(&(a.decisions, &b.limit, &b.key)));
         found.truncate(most);
         for key in &mut found {
             key.attributes = attributes_of(&key.key).unwrap_or_default();
-            // The syntax in which the program accepts attributes: `name=value`, separated by spaces.
-            key.key = key.key.replace(BETWEEN, " ").replace(EQUALS, "=");
+            key.key = shown_key(&key.key);
         }
         found
     }
+}
+
+/// A row of the list. A limit counts its keys elsewhere while it is in shadow, but they stay the same keys. Keys whose
+/// text was shortened may be several.
+#[derive(PartialEq, Eq, Hash)]
+enum ListedKey<'e> {
+    Named { limit: &'e str, key: &'e str },
+    Shortened(u64),
+}
+
+impl<'e> ListedKey<'e> {
+    fn of(entry: &'e SketchEntry) -> Self {
+        match attributes_of(&entry.key) {
+            Some(_) => Self::Named { limit: &entry.limit, key: &entry.key },
+            None => Self::Shortened(entry.id()),
+        }
+    }
+}
+
+/// A key in the syntax in which the program accepts attributes: `name=value`, separated by spaces.
+pub(super) fn shown_key(key: &str) -> String {
+    key.replace(BETWEEN, " ").replace(EQUALS, "=")
 }
 
 impl Windows {

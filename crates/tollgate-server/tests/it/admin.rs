@@ -1,4 +1,4 @@
-//! Who is let into the admin interface: hosts, sites, tokens and roles, each as raw bytes on the wire.
+//! Admission to the admin interface: hosts, sites, tokens and roles, each as raw bytes on the wire.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -68,7 +68,7 @@ fn the_built_in_policy_is_explained() {
         "such a request passes now",
         "per-key: passes, 200 of 200 left",
         "(the tier plan=free)",
-        "- with plan=pro it may make 100 requests a second on average and 200 at once",
+        "- with plan=pro it may make 100 requests a second on average, 200 at once and at most 300 in any second",
         "login: does not apply",
         "- the request has no ip",
         "- method is \"GET\", and it applies to POST",
@@ -195,7 +195,7 @@ fn shadow_and_percent() {
     says(&server, &["restore", "per-key"], "the policy holds again");
 }
 
-/// What goes wrong is told with its cause and its cure.
+/// Errors name their cause and the remedy.
 #[test]
 fn failures_name_the_cure() {
     let server = server(POLICY);
@@ -247,9 +247,11 @@ fn a_candidate_is_compared_on_a_trace() {
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     for expected in [
-        "changed a: burst\n  - a: each k may make 2 requests a minute on average and 2 at once\n  + a: each k may make 2 requests a minute on average and 1 at once\n",
+        "changed a: burst\n  - a: each k may make 2 requests a minute on average, 2 at once and at most 4 in any minute\n  + a: each k may make 2 requests a minute on average, 1 at once and at most 3 in any minute\n",
         "added b\n  + b: everybody together",
         "1 unchanged",
+        "keys with the most changes:\nnewly denied  newly allowed  limit  key\n",
+        "1             0              a      x\n",
     ] {
         assert!(text.contains(expected), "{expected:?} is not in {text}");
     }
@@ -259,8 +261,10 @@ fn a_candidate_is_compared_on_a_trace() {
     let json = run(&["policy", "diff", &old, &new, "--trace", &trace, "--json"], b"");
     let json: Value = serde_json::from_str(&stdout(&json)).unwrap();
     assert_eq!(json["decisions"]["decisions"], 6);
-    assert_eq!(json["decisions"]["by_limit"]["a"], 2, "{json}");
-    assert_eq!(json["decisions"]["by_limit"]["b"], 1, "{json}");
+    assert_eq!(json["decisions"]["by_limit"]["a"], json!({"newly_denied": 2, "newly_allowed": 0}), "{json}");
+    let keys = json["decisions"]["keys"].as_array().unwrap();
+    assert!(keys.iter().any(|key| key["limit"] == "a" && key["newly_denied"] == 1), "{json}");
+    assert_eq!(json["decisions"]["by_limit"]["b"]["newly_denied"], 1, "{json}");
     assert_eq!((&json["decisions"]["changed"], &json["decisions"]["newly_allowed"]), (&3.into(), &0.into()));
 
     let same = run(&["policy", "diff", &old, &old, "--trace", &trace], b"");
@@ -309,11 +313,17 @@ fn a_candidate_is_compared_on_live_requests() {
             &standing["running"],
             &standing["decisions"],
             &standing["newly_denied"],
-            &standing["by_limit"]["per-key"]
+            &standing["by_limit"]["per-key"]["newly_denied"]
         ),
         (&true.into(), &7.into(), &3.into(), &3.into()),
         "{standing}"
     );
+    let key = &standing["keys"][0];
+    assert_eq!(
+        (&key["limit"], &key["newly_denied"], &key["newly_allowed"]),
+        (&"per-key".into(), &3.into(), &0.into())
+    );
+    assert!(key["key"].as_str().is_some_and(|key| key.starts_with("api_key=")), "{standing}");
     assert!(
         ask(&server, TOKEN, "POST", "/admin/v1/policy/diff?for=1s", POLICY)
             .problem(409)
@@ -467,4 +477,49 @@ fn a_refused_reload_is_forced() {
     {
         assert!(audit.contains(outcome), "{outcome:?} is not in {audit}");
     }
+}
+
+/// A candidate decides about the requests of the last hour in virtual time: at once, with the keys that it would affect, and no
+/// counter of the server is touched. What an operator blocks is no request to a policy.
+#[test]
+fn a_candidate_is_compared_with_the_last_hour() {
+    let server = server(POLICY);
+    let scratch = Scratch::new();
+    (0..5).for_each(|_| drop(server.check(KEY)));
+    server.send("POST", "/v1/reservations", KEY);
+    ask(&server, TOKEN, "POST", "/admin/v1/block", r#"{"attributes":{"api_key":"bad"},"for":"10m"}"#);
+    server.check(r#"{"attributes":{"api_key":"bad"}}"#);
+    let stricter = "limits: [{name: per-key, by: [api_key], rate: 2/h}, {name: all, rate: 1000/h}]";
+    let answer = ask(&server, TOKEN, "POST", "/admin/v1/policy/diff?last=1h", stricter).json();
+    let decisions = &answer["decisions"];
+    assert_eq!((&decisions["decisions"], &decisions["newly_denied"]), (&6.into(), &3.into()), "{answer}");
+    assert_eq!((&decisions["one_client_in"], &decisions["cut_minutes"]), (&1.into(), &0.into()), "{answer}");
+    assert_eq!(decisions["keys_changed"], 1, "{answer}");
+    let (key, limit) = (&decisions["keys"][0], &decisions["by_limit"]["per-key"]);
+    assert_eq!(
+        (&key["limit"], &key["newly_denied"], &limit["newly_allowed"]),
+        (&"per-key".into(), &3.into(), &0.into())
+    );
+    assert!(key["key"].as_str().unwrap().starts_with("api_key=sha256:"), "{answer}");
+    assert_eq!(server.remaining("k"), 0);
+
+    let freeing = scratch.file("new.yaml", "limits: [{name: per-key, by: [api_key, path], rate: 100/h}]");
+    let printed = operate(&server, &["policy", "diff", &freeing, "--live", "--last", "1h"]).output().unwrap();
+    let text = stdout(&printed);
+    assert_eq!(printed.status.code(), Some(1), "{}", stderr(&printed));
+    for expected in [
+        "1 of 7 decisions change: 0 newly denied, 1 newly allowed",
+        "note: not kept, because the active policy did not read it all the time: path; limits that read it see requests without it",
+        "by per-key: 1 newly allowed",
+    ] {
+        assert!(text.contains(expected), "{expected:?} is not in {text}");
+    }
+    for (query, expected) in [("last=2h", "accepted are 1s to 1h"), ("last=1h&for=1s", "give one of them")] {
+        let problem =
+            ask(&server, TOKEN, "POST", &format!("/admin/v1/policy/diff?{query}"), POLICY).problem(400);
+        assert!(problem.contains(expected), "{problem}");
+    }
+    let kept = ask(&server, TOKEN, "GET", "/admin/v1/requests", "").json();
+    let text = kept.to_string();
+    assert!(text.contains("sha256:") && !text.contains("\\\"k\\\""), "credentials are digests: {text}");
 }

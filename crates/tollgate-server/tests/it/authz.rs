@@ -15,7 +15,7 @@ fn ask(server: &Server, suffix: &str, headers: &str) -> Response {
     server.exchange(&request("GET", &format!("/v1/authz{suffix}"), headers, b""))
 }
 
-/// What Traefik and Caddy send: each client has its own count, and a refusal is ready for the client.
+/// Requests as Traefik and Caddy send them: each client has its own count, and a refusal is ready for the client.
 #[test]
 fn forwarded_requests_are_counted_by_client() {
     let server = Server::start(POLICY);

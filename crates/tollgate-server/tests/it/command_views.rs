@@ -1,4 +1,4 @@
-//! What operators' commands show is what is so: the stories of keys, rules and times that were shown otherwise.
+//! The views of operators' commands are true: the stories of keys, rules and times that were shown otherwise.
 
 use std::fs;
 

@@ -10,8 +10,8 @@ fn check_explains_a_policy() {
     assert_eq!(output.status.code(), Some(0));
     let expected = "\
 <stdin>: 2 limits
-  per-key: each api_key may make 100 requests a second on average and 200 at once
-  all: each tenant may make 100 requests a second on average and 100 at once; enforced for 0% of keys, only counted for the others
+  per-key: each api_key may make 100 requests a second on average, 200 at once and at most 300 in any second
+  all: each tenant may make 100 requests a second on average, 100 at once and at most 200 in any second; enforced for 0% of keys, only counted for the others
 ";
     assert_eq!(stdout(&output), expected);
     assert!(stderr(&output).starts_with("<stdin>:3:"), "{}", stderr(&output));
@@ -34,7 +34,7 @@ fn check_warns_of_limits_by_credential_only() {
         let printed = printed(&doubtful);
         assert!(
             printed.starts_with(
-                "<stdin>: warning: limits[0] \"per-key\".by: counts by api_key, which a stranger can invent"
+                "<stdin>:1:30: warning: limits[0] \"per-key\".by: counts by api_key, which a stranger can invent"
             ),
             "{printed}"
         );

@@ -296,7 +296,7 @@ descriptors:
     assert_eq!(check.status.code(), Some(0), "{}\n{text}", stderr(&check));
 }
 
-/// What is converted compiles, and each limit or note is there.
+/// A converted policy compiles, and has each limit and note.
 #[test]
 fn conversions_compile() {
     let envoy = "domain: d

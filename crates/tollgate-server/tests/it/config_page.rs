@@ -10,7 +10,7 @@ const PAGE: &str = include_str!("../../../../docs/config.md");
 /// A field that no section knows.
 const UNKNOWN: &str = "zzz";
 
-/// What the program prints about a config, before it would listen.
+/// The program's output about a config, before it would listen.
 fn report(folder: &Folder, config: &str) -> String {
     let path = folder.write("config.yaml", config).display().to_string();
     // The second address is none, so that the program ends even if the config is good.

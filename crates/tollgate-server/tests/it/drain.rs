@@ -20,7 +20,7 @@ use crate::rls::{Client, question};
 const POLICY: &str = "limits: [{name: monthly, by: [api_key], rate: 1_000_000_000/month, algorithm: fixed-window, align: first-hit}]";
 const CONNECTIONS: u64 = 12;
 
-/// What the clients of one round saw.
+/// The answers to the clients of one round.
 #[derive(Default)]
 struct Seen {
     sent: AtomicU64,

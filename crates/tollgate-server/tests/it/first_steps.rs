@@ -57,6 +57,27 @@ fn first_files_are_accepted() {
     }
 }
 
+/// Regression: `init` replaced schemas without a word.
+#[test]
+fn first_files_replace_no_schema() {
+    let folder = Scratch::new();
+    fs::write(folder.path("policy.schema.json"), "mine").unwrap();
+    let output = within(&folder, &["init", "api"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("policy.schema.json: is there already with other text"),
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(fs::read_to_string(folder.path("policy.schema.json")).unwrap(), "mine");
+    assert!(stdout(&output).contains("config.schema.json written"), "{}", stdout(&output));
+    for file in ["policy.yaml", "policy.test.yaml", "config.yaml", "policy.schema.json"] {
+        fs::remove_file(folder.path(file)).unwrap();
+    }
+    let again = within(&folder, &["init", "api"]).output().unwrap();
+    assert_eq!((again.status.code(), stderr(&again)), (Some(0), String::new()), "the same text is fine");
+}
+
 /// A server that is ended with the test.
 struct Running(std::process::Child);
 
@@ -295,7 +316,7 @@ fn schemas_accept_the_example_files() {
     );
 }
 
-/// What a reader finds wrong with a text.
+/// The problem that a reader finds in a text.
 fn reported(command: &str, text: &str) -> String {
     let folder = Scratch::new();
     fs::write(folder.path("file.yaml"), text).unwrap();

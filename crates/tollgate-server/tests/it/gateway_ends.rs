@@ -178,7 +178,7 @@ fn an_early_answer_does_not_free_the_permit_of_an_upload() {
     }
 }
 
-/// What an upstream does with a request by its path, once its head is there.
+/// The action of an upstream on a request by its path, once its head is there.
 fn guessing(heads: Arc<AtomicUsize>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -37,7 +37,7 @@ fn post(gateway: &Gateway, path: &str, body: &str) -> Response {
     ))
 }
 
-/// What is left of the limit, as an answer tells it.
+/// The remaining units of the limit, from an answer.
 fn left(response: &Response) -> u64 {
     let reported = response.header("ratelimit").unwrap_or_else(|| panic!("{:?}", response.headers));
     let left = reported.split(";r=").nth(1).unwrap().split(';').next().unwrap();

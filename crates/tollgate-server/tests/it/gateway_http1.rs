@@ -35,7 +35,7 @@ fn get(client: &TcpStream, path: &str) {
     say(client, &format!("GET {path} HTTP/1.1\r\nHost: app.test\r\n\r\n"));
 }
 
-/// What comes up to and with this text.
+/// The bytes up to and with this text.
 fn received(mut stream: &TcpStream, end: &str) -> String {
     let mut bytes = Vec::new();
     while !bytes.ends_with(end.as_bytes()) {

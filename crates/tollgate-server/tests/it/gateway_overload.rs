@@ -204,7 +204,7 @@ fn switches_outlive_the_process() {
     assert!(modes(&start()).iter().all(|mode| mode.contains("enforce")));
 }
 
-/// What cannot be is told at the start, and what is wrong with its field.
+/// Impossible settings are refused at the start, with the problem and its field.
 #[test]
 fn wrong_sections_stop_the_start() {
     let folder = Folder::new("gateway-overload-wrong");
@@ -233,10 +233,10 @@ const CAPACITY: u64 = WORKERS * 1_000 / SERVICE_MILLIS;
 const CRITICAL: usize = 0;
 const TEST: usize = 1;
 
-/// What was answered in each second, by class: 200, 503, anything else.
+/// The answers of each second, by class: 200, 503, anything else.
 type Counts = Vec<[[AtomicU32; 3]; 2]>;
 
-/// What a second looked like.
+/// The answers of one second.
 #[derive(Clone, Copy, Default)]
 struct Second {
     limit: u64,

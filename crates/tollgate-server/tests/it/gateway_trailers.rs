@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use crate::gateway_upstream::{Gateway, OPEN, Upstream};
 
-/// What no client may say after its body.
+/// Fields that no client may send after its body.
 const FORBIDDEN: [&str; 9] = [
     "authorization",
     "content-length",

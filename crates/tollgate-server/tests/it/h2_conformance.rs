@@ -32,13 +32,13 @@ enum Want {
     Connection(&'static [u32]),
     /// The stream ends with one of these codes, or the connection does, as RFC 9113 (5.4.2) leaves to whoever finds an error.
     Stream(&'static [u32]),
-    /// The same, and the upstream never hears of the request.
+    /// As [`Want::Stream`], and the upstream never gets the request.
     Malformed(&'static [u32]),
     /// A response of this status to stream 1.
     Status(u16),
     /// The connection goes on: a ping is answered.
     Alive,
-    /// What was heard is right by this rule.
+    /// The received frames satisfy this rule.
     So(fn(&Received) -> bool),
 }
 
@@ -46,7 +46,7 @@ enum Want {
 struct Case {
     section: &'static str,
     what: &'static str,
-    /// What is sent after the preface and the first settings; between two parts the end of stream 1 is awaited.
+    /// The bytes sent after the preface and the first settings; between two parts the end of stream 1 is awaited.
     parts: Vec<Vec<u8>>,
     want: Want,
     /// Whether the client begins as it should: it does but in cases about that.
@@ -81,13 +81,13 @@ impl Case {
         code.is_some_and(|code| codes.contains(&code) || code == PROTOCOL && self.accepted == GENERAL)
     }
 
-    /// What is wanted here is not what the RFC asks for, for this reason.
+    /// Why the expected answer differs from the RFC.
     fn accepted(self, accepted: &'static str) -> Self {
         Self { accepted, ..self }
     }
 }
 
-/// What is wrong with the answer to a case; nothing if that is as it should be.
+/// The problem with the answer to a case; nothing if it is correct.
 fn wrong(case: &Case, gateway: &Gateway, upstream: &Upstream) -> Option<String> {
     upstream.seen();
     let mut talk = Talk::begin(gateway, case.begins);

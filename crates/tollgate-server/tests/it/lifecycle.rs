@@ -16,7 +16,7 @@ fn the_first_start_explains_itself() {
         "Tollgate ",
         "store   memory, at most 512 MiB",
         "policy  the built-in example policy",
-        "  per-key: each api_key may make 100 requests a second on average and 200 at once\n",
+        "  per-key: each api_key may make 100 requests a second on average, 200 at once and at most 300 in any second\n",
         "  platform: everybody together",
         "Ctrl-C",
     ] {

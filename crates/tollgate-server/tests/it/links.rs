@@ -19,7 +19,7 @@ fn guides() -> Vec<PathBuf> {
     guides
 }
 
-/// What is written outside of fenced blocks.
+/// The text outside of fenced blocks.
 fn prose(path: &Path) -> Vec<String> {
     let (text, mut is_code) = (fs::read_to_string(path).unwrap(), false);
     let lines = text.lines().filter(|line| {

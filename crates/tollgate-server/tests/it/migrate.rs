@@ -37,7 +37,7 @@ fn serve(command: &str, scratch: &Scratch) -> Server {
     Server::spawn(command, "")
 }
 
-/// What commands print, and then what they complain about.
+/// The output of commands, and then their errors.
 fn executed(block: &str, server: Option<&Server>, scratch: &Scratch) -> String {
     let address = server.map_or_else(|| GUIDE_ADDRESS.to_owned(), |server| server.address.to_string());
     let mut shell = shell(&format!("set -u\n{}", block.replace(GUIDE_ADDRESS, &address)));

@@ -151,7 +151,7 @@ fn page() -> String {
     page
 }
 
-/// What leaks from the inside of a parser, and says nothing to a beginner.
+/// Terms of a parser's inside, which say nothing to a beginner.
 const INTERNALS: [&str; 11] = [
     "found in string",
     "expected struct",

@@ -52,7 +52,7 @@ impl Files {
         command
     }
 
-    /// What a command says that succeeds, or why it does not.
+    /// The output of a command that succeeds, or its error.
     fn call(&self, url: &str, words: &str) -> Result<String, String> {
         let output = self.tollgate(words).env("TOLLGATE_SERVER", url).output().unwrap();
         match output.status.code() {

@@ -1,13 +1,13 @@
-//! What pages say that `policy check` prints and warns of: each page is held to it with the real program.
+//! Output of `policy check` that pages show: each page is held to it with the real program.
 
+use crate::admin;
 use crate::guide::{Last, blocks, first, follow_blocks, shell, succeeded};
-use crate::program::Server;
 use crate::proxy::Folder;
 
 const README: &str = include_str!("../../../../README.md");
 const GATEWAY: &str = include_str!("../../../../docs/gateway.md");
 
-/// What `policy check` prints on its standard output and its standard error about a file of this name.
+/// The standard output and standard error of `policy check` about a file of this name.
 fn checked(folder: &Folder, name: &str, text: &str) -> (bool, String, String) {
     folder.write(name, text);
     let output = shell(&format!("tollgate policy check {name}")).current_dir(&folder.0).output().unwrap();
@@ -21,9 +21,11 @@ fn checked(folder: &Folder, name: &str, text: &str) -> (bool, String, String) {
 fn the_readme_is_true() {
     let (blocks, folder) = (blocks(README), Folder::new("pages-readme"));
     folder.write("policy.yaml", first(&blocks, "yaml"));
-    let server = Server::start(tollgate::policy::EXAMPLE);
+    let server = admin::server(tollgate::policy::EXAMPLE);
     follow_blocks(&blocks, &server, ("-eu", 2), |shell| {
+        let address = format!("http://{}", server.address);
         shell.current_dir(&folder.0);
+        shell.env("TOLLGATE_SERVER", address).env("TOLLGATE_ADMIN_TOKEN", admin::TOKEN);
     });
 }
 
@@ -40,7 +42,7 @@ fn figures_of_the_readme_are_measured() {
     }
 }
 
-/// What `docs/leases.md` shows of a fleet in virtual time is what the program prints.
+/// `docs/leases.md` shows the program's output about a fleet in virtual time.
 #[test]
 fn the_simulated_fleet_is_true() {
     let mut last = Last::default();

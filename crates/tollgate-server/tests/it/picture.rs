@@ -14,7 +14,7 @@ pub(crate) struct Line {
 /// Some numbers of one kind.
 pub(crate) struct Panel {
     pub(crate) title: &'static str,
-    /// What its height stands for.
+    /// The meaning of its height.
     pub(crate) most: u64,
     pub(crate) lines: Vec<Line>,
 }

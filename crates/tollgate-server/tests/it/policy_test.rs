@@ -59,9 +59,9 @@ fn a_failing_case_says_what_came_instead() {
     let expected = "\
 FAIL policy.test.yaml:3: wrong
      policy.test.yaml:5: request 3 at 0 s: expected allow, got deny by per-key, retry in 30 min, 0 left of per-key
-       per-key: each api_key may make 2 requests an hour on average and 2 at once
+       per-key: each api_key may make 2 requests an hour on average, 2 at once and at most 4 in any hour
      policy.test.yaml:6: request 4 at 30 min: expected deny, got allow, 0 left of per-key
-       per-key: each api_key may make 2 requests an hour on average and 2 at once
+       per-key: each api_key may make 2 requests an hour on average, 2 at once and at most 4 in any hour
      policy.test.yaml:7: request 5 at 30 min: expected allow under search, got allow
        search does not apply: the request has no path
 1 case: 0 passed, 1 failed

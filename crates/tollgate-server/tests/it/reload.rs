@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use tollgate_testkit::{Scratch, rest, until};
 
-use crate::program::{Server, run, stderr, tollgate};
+use crate::admin::TOKEN;
+use crate::admin_verbs::operate;
+use crate::program::{Server, run, stderr, stdout, tollgate};
 use crate::raw_http::{Response, request};
 
 const FIVE: &str = "limits: [{name: a, by: [api_key], rate: 5/h}]";
@@ -80,6 +82,33 @@ fn a_torn_write_is_waited_for() {
     }
     until("the new limit", || (server.limit() == 6).then_some(()));
     server.await_reloads((1, 0));
+}
+
+/// Regression: an operator who asked for the limits saw the old ones, and nothing said that the new file was refused.
+#[test]
+fn operators_see_that_a_file_was_refused() {
+    let scratch = Scratch::new();
+    scratch.replace("policy.yaml", FIVE);
+    let policy = scratch.text("policy.yaml");
+    let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", &policy]);
+    command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+    let server = Server::spawn(command, "");
+    let views: [&[&str]; 4] =
+        [&["limits"], &["top", "--once"], &["explain", "api_key=k"], &["get", "api_key=k"]];
+    let view = |words: &[&str]| stdout(&operate(&server, words).output().unwrap());
+    for words in views {
+        assert!(!view(words).contains("is not active"), "{words:?}: {}", view(words));
+    }
+    scratch.replace("policy.yaml", "limits: [{name: a, rate: s/5}]");
+    server.await_degraded();
+    for words in views {
+        let seen = view(words);
+        assert!(seen.contains("policy.yaml: the file is not active since "), "{words:?}: {seen}");
+        assert!(seen.contains("limits[0] \"a\".rate: s/5 is upside down"), "{words:?}: {seen}");
+    }
+    scratch.replace("policy.yaml", SIX);
+    until("the new limit", || (server.limit() == 6).then_some(()));
+    assert!(!view(&["limits"]).contains("is not active"));
 }
 
 /// A bad file changes nothing but what the server says about it, in the log and at `/readyz`; the next good one is taken.

@@ -155,7 +155,7 @@ fn passes(upstream: &Upstream, gateway: &Gateway, h2: &mut H2<'_>, name: &str) -
     (over_1, has_mark(&upstream.seen()))
 }
 
-/// Who is at the other end of a connection.
+/// The party at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peer {
     Stranger,

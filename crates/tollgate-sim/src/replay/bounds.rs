@@ -1,9 +1,17 @@
-//! The fewest and the most denials of a bucket that a log with stamps of whole seconds leaves open. A stamp hides up to a
-//! second, so two requests are between one second less and one second more apart than their stamps.
+//! The fewest and the most denials that a log with stamps of whole seconds leaves open, of a bucket or a sliding window. A
+//! stamp hides up to a second, so two requests are between one second less and one second more apart than their stamps.
 //!
-//! The most: time between two stamps counts for one second less, but never twice. What passes then passes wherever in
-//! its second each request came. The fewest: the bucket has what comes in one second on top. Whatever the instants, no
-//! more passes. Both are exact for requests of one unit and one limit.
+//! Buckets. The most: time between two stamps counts for one second less, but never twice. What passes then passes
+//! wherever in its second each request came. The fewest: the bucket has what comes in one second on top. Whatever the
+//! instants, no more passes.
+//!
+//! Windows. To admit each request that fits admits as many as possible, so it is enough to compare which sets of requests
+//! fit. The fewest: what fits into the windows at the true instants has stamps that are as far apart, rounded down. The
+//! most: stamps that are one second further apart than the window, rounded up, fit wherever in its second each came.
+//!
+//! All are sound for requests of one unit and one limit.
+
+use std::collections::VecDeque;
 
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Ticks, Timestamp};
@@ -66,5 +74,68 @@ impl Bounds {
             self.fewest = self.fewest.saturating_add(credits);
         }
         denied
+    }
+}
+
+/// A sliding window of `limit` units, in whole seconds: how long it is at each extreme.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SecondsWindow {
+    limit: u64,
+    fewest: u64,
+    most: u64,
+}
+
+impl SecondsWindow {
+    /// A window in which at most `limit` units ever are if it is `shortest`, and which denies nothing that fits into
+    /// windows of `longest`.
+    pub(super) const fn new(limit: u64, shortest: Ticks, longest: Ticks) -> Self {
+        Self {
+            limit,
+            fewest: shortest.as_micros() / TICKS_PER_SECOND,
+            most: longest.as_micros().div_ceil(TICKS_PER_SECOND) + 1,
+        }
+    }
+}
+
+/// What one key was admitted at both extremes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct WindowBounds {
+    fewest: Admitted,
+    most: Admitted,
+}
+
+impl WindowBounds {
+    /// Charges a request in the second of `now`.
+    pub(super) fn charge(&mut self, window: SecondsWindow, now: Timestamp, cost: u64) -> Extremes {
+        let second = now.unix_micros() / TICKS_PER_SECOND;
+        Extremes {
+            fewest: !self.fewest.charge(second, (window.fewest, window.limit), cost),
+            most: !self.most.charge(second, (window.most, window.limit), cost),
+        }
+    }
+}
+
+/// The units admitted in each of the latest seconds. There are at most as many seconds as units, and as the window has.
+#[derive(Clone, Debug, Default)]
+struct Admitted {
+    seconds: VecDeque<(u64, u64)>,
+    units: u64,
+}
+
+impl Admitted {
+    /// Charges a request if it fits into a window of this length and limit. Returns whether it does.
+    fn charge(&mut self, second: u64, (length, limit): (u64, u64), cost: u64) -> bool {
+        while let Some((_, units)) = self.seconds.pop_front_if(|(oldest, _)| *oldest + length <= second) {
+            self.units -= units;
+        }
+        if self.units.saturating_add(cost) > limit {
+            return false;
+        }
+        self.units += cost;
+        match self.seconds.back_mut() {
+            Some((newest, units)) if *newest >= second => *units += cost,
+            _ => self.seconds.push_back((second, cost)),
+        }
+        true
     }
 }

@@ -160,6 +160,9 @@ pub struct LimitReport {
     /// The bounds of `denied`, where stamps are whole seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub denied_range: Option<Range>,
+    /// Whether that range is an estimate: two readings of the log, and not the fewest and the most.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_range_estimated: bool,
     /// Denials of which it is the disclosed cause.
     pub cause: u64,
     /// Requests that it delayed, in the queue of a leaky bucket.
@@ -366,7 +369,7 @@ pub struct MemoryUse {
     clippy::cast_precision_loss,
     reason = "a number for people, at most a million"
 )]
-pub(super) fn percent(part: u64, whole: u64) -> f64 {
+pub fn percent(part: u64, whole: u64) -> f64 {
     let millionths = u128::from(part) * 1_000_000 / u128::from(whole.max(1));
     u64::try_from(millionths).unwrap_or(u64::MAX) as f64 / 10_000.0
 }

@@ -3,12 +3,12 @@
 //! bucket down that is never empty, which is the burst that denies no request.
 
 use tollgate::algorithm::fixed_window::{Align, FixedWindow};
-use tollgate::algorithm::sliding_window::SlidingWindow;
+use tollgate::algorithm::sliding_window::{Estimate, SlidingWindow};
 use tollgate::store::Lease;
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Quota, Rate, Ticks, Timestamp};
 
-use super::bounds::{Bounds, CreditBucket, Extremes};
+use super::bounds::{Bounds, CreditBucket, Extremes, SecondsWindow, WindowBounds};
 use crate::limiter::Limiter;
 
 /// Sizes other than 1, in quarters.
@@ -34,10 +34,21 @@ enum QuotaShape {
     Reservoir { units: u64, period: u64, capacity: u64 },
     /// Units come back when the window ends.
     Window(FixedWindow),
-    /// Anything else has its own counters, one for each size.
-    Other(Vec<Option<Quota>>),
+    /// A sliding window has its own counters, one for each size.
+    Sliding(Vec<Option<Quota>>, Coarse),
     /// Permits, whose peak says what a smaller limit would have denied.
     Permits,
+}
+
+/// What stamps of whole seconds leave open of a sliding window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Coarse {
+    /// Nothing: its sub-windows begin with a second and count in full.
+    Nothing,
+    /// A range between the windows of both extremes.
+    Range(SecondsWindow),
+    /// It is not known: what counts of the oldest sub-window depends on the instant.
+    Unknown,
 }
 
 /// The units that one key has used, at every size.
@@ -56,6 +67,7 @@ pub(super) struct Used {
     sizes: Levels,
     /// The uncertainty of stamps in whole seconds.
     bounds: Option<Box<Bounds>>,
+    window_bounds: Option<Box<WindowBounds>>,
 }
 
 impl Used {
@@ -97,6 +109,26 @@ pub(super) struct Asked {
     pub(super) denied_elsewhere: bool,
 }
 
+impl Coarse {
+    fn of(quota: &Quota) -> Self {
+        match quota {
+            Quota::SlidingLog(log) => {
+                Coarse::Range(SecondsWindow::new(log.limit(), log.period(), log.period()))
+            }
+            Quota::SlidingWindow(window) if window.estimate() == Estimate::Strict => {
+                let sub = window.sub_window();
+                if sub.as_micros().is_multiple_of(TICKS_PER_SECOND) {
+                    return Coarse::Nothing;
+                }
+                // The oldest sub-window counts in full until its end.
+                let longest = Ticks::from_micros(sub.as_micros() * u64::from(window.precision() + 1));
+                Coarse::Range(SecondsWindow::new(window.limit(), window.period(), longest))
+            }
+            _ => Coarse::Unknown,
+        }
+    }
+}
+
 impl Sizes {
     pub(super) fn new(quota: &Quota, lease: Option<Lease>) -> Self {
         let shape = match quota {
@@ -107,7 +139,8 @@ impl Sizes {
             }
             Quota::FixedWindow(window) => QuotaShape::Window(window.clone()),
             Quota::SlidingWindow(_) | Quota::SlidingLog(_) => {
-                QuotaShape::Other(QUARTERS.iter().map(|quarters| resized(quota, *quarters)).collect())
+                let sizes = QUARTERS.iter().map(|quarters| resized(quota, *quarters)).collect();
+                QuotaShape::Sliding(sizes, Coarse::of(quota))
             }
             Quota::Concurrency(_) => QuotaShape::Permits,
         };
@@ -132,8 +165,8 @@ impl Sizes {
         }
     }
 
-    /// Whether the range that stamps of whole seconds leave open is known: that of buckets, and that of windows that
-    /// begin and end with a second, which is none.
+    /// Whether the range that stamps of whole seconds leave open is known: that of buckets and of sliding windows that
+    /// count in full, and that of windows that begin and end with a second, which is none.
     pub(super) fn is_bounded(&self) -> bool {
         let is_whole = |window: &FixedWindow| {
             !matches!(window.align(), Align::FirstHit)
@@ -142,14 +175,24 @@ impl Sizes {
         match &self.shape {
             QuotaShape::Reservoir { .. } => true,
             QuotaShape::Window(window) => is_whole(window),
-            QuotaShape::Other(_) | QuotaShape::Permits => false,
+            QuotaShape::Sliding(_, coarse) => *coarse != Coarse::Unknown,
+            QuotaShape::Permits => false,
         }
     }
 
     /// Counts a charge of a request whose stamp is a whole second. Returns whether it is denied at both extremes;
     /// `None` where they are not known.
     pub(super) fn bound(&self, used: &mut Used, asked: Asked) -> Option<Extremes> {
-        let QuotaShape::Reservoir { units, period, capacity } = self.shape else { return None };
+        let QuotaShape::Reservoir { units, period, capacity } = self.shape else {
+            let QuotaShape::Sliding(_, Coarse::Range(window)) = self.shape else { return None };
+            let bounds = used.window_bounds.get_or_insert_default();
+            let before = asked.denied_elsewhere.then(|| bounds.clone());
+            let extremes = bounds.charge(window, asked.now, asked.cost);
+            if let Some(before) = before {
+                *bounds = before;
+            }
+            return Some(extremes);
+        };
         let bucket =
             CreditBucket { gain: units.saturating_mul(ONE), capacity: capacity.saturating_mul(period) };
         let bounds = used.bounds.get_or_insert_default();
@@ -175,7 +218,7 @@ impl Sizes {
                 reservoir(used, asked, (*units, *period, *capacity))
             }
             QuotaShape::Window(window) => fixed_window(used, asked, window.limit()),
-            QuotaShape::Other(quotas) => counters(used, asked, quotas),
+            QuotaShape::Sliding(quotas, _) => counters(used, asked, quotas),
             QuotaShape::Permits => {
                 used.peak = used.peak.max(in_flight);
                 Denials::default()

@@ -60,6 +60,8 @@ pub(super) struct LimitSheet {
     pub(super) sizes: [u64; SIZES],
     /// Denials at both extremes that stamps of whole seconds leave open: the fewest and the most.
     pub(super) extremes: [u64; 2],
+    /// Whether a request had another cost than one, for which the extremes are estimates.
+    pub(super) has_costs: bool,
     pub(super) minutes: HashMap<u64, u64>,
 }
 
@@ -76,6 +78,7 @@ impl LimitSheet {
             beside: [0; BESIDE],
             sizes: [0; SIZES],
             extremes: [0; 2],
+            has_costs: false,
             minutes: HashMap::new(),
         }
     }
@@ -221,9 +224,17 @@ impl Sheet {
         Range::of([self.denied, together, fewest.min(self.denied), most.max(self.denied)])
     }
 
-    /// Whether the range that stamps of whole seconds leave open is known for all limits.
-    pub(super) fn is_bounded(&self) -> bool {
-        self.limits.iter().flat_map(|limit| &limit.quotas).all(Sizes::is_bounded)
+    /// The limits whose range is an estimate where stamps are whole seconds.
+    pub(super) fn estimated(&self) -> Vec<&str> {
+        let each = self.policy.limits().iter().zip(&self.limits);
+        each.filter(|(_, sheet)| sheet.requests > 0 && sheet.is_estimated())
+            .map(|(limit, _)| limit.name())
+            .collect()
+    }
+
+    /// Whether several limits deny, so that the range of each depends on what the others deny.
+    pub(super) fn is_entangled(&self) -> bool {
+        self.limits.iter().filter(|limit| limit.denied_range().high > 0).count() > 1
     }
 
     /// Clients that the main run denied.
@@ -250,6 +261,7 @@ impl LimitSheet {
         self.requests += 1;
         let key = self.keys.entry(status.key_hash).or_default();
         key.requests += 1;
+        self.has_costs |= status.cost != 1;
         let is_denied = !status.outcome.is_allowed();
         self.delayed += u64::from(matches!(status.outcome.verdict, Verdict::Wait(_)));
         if is_denied {
@@ -294,6 +306,11 @@ impl LimitSheet {
         let is_new = !is_denied && key.take_leased(status.cost, lease, now);
         self.leases += u64::from(is_new);
         Some(is_new)
+    }
+
+    /// Whether the range that stamps of whole seconds leave open is an estimate.
+    pub(super) fn is_estimated(&self) -> bool {
+        self.has_costs || !self.quotas.iter().all(Sizes::is_bounded)
     }
 
     /// The range of denials that stamps of whole seconds leave open.

@@ -2,7 +2,7 @@
 
 use tollgate::policy::{Limit, Mode};
 use tollgate::time::TICKS_PER_SECOND;
-use tollgate::{Quota, Timestamp};
+use tollgate::{Quota, Ticks, Timestamp};
 
 use super::distribution::{histogram, knee, quantile};
 use super::keys::Key;
@@ -33,10 +33,15 @@ impl Sheet {
         let clients = self.clients.len() as u64;
         let touched = self.touched_clients();
         let unrefused = self.beside[Variant::Unrefused as usize];
+        let shown = |at: Timestamp| match stamps {
+            // The fraction is one that the replay chose.
+            Stamps::WholeSeconds => written(at - Ticks::from_micros(at.unix_micros() % TICKS_PER_SECOND)),
+            Stamps::Exact => written(at),
+        };
         Totals {
             requests: self.requests,
-            from: written(first),
-            to: written(self.last),
+            from: shown(first),
+            to: shown(self.last),
             seconds: self.last.since(first).ceil_seconds(),
             decisions: self.decisions,
             allowed: self.decisions - self.denied,
@@ -123,6 +128,7 @@ impl LimitSheet {
             denied: self.denied,
             denied_percent: percent(self.denied, self.requests),
             denied_range: is_ranged.then(|| self.denied_range()),
+            is_range_estimated: is_ranged && self.is_estimated(),
             cause: self.cause,
             delayed: self.delayed,
             keys,

@@ -148,6 +148,17 @@ fn the_range_contains_the_truth() {
         ("limits: [{name: a, by: [user], rate: 1/s, burst: 3}]", true),
         ("limits: [{name: a, by: [user], rate: 2/s, burst: 2, algorithm: gcra}]", true),
         ("limits: [{name: a, by: [user], rate: 10/10s, algorithm: fixed-window}]", false),
+        ("limits: [{name: a, by: [user], rate: 3/2s, algorithm: sliding-log}]", true),
+        ("limits: [{name: a, by: [user], rate: 8/10s, algorithm: sliding-log}]", true),
+        ("limits: [{name: a, by: [user], rate: 3/1500ms, algorithm: sliding-log}]", true),
+        (
+            "limits: [{name: a, by: [user], rate: 3/2s, algorithm: sliding-window, precision: 8, estimate: strict}]",
+            true,
+        ),
+        (
+            "limits: [{name: a, by: [user], rate: 9/10s, algorithm: sliding-window, precision: 10, estimate: strict}]",
+            false,
+        ),
     ] {
         for seed in 0..5 {
             let requests = requests(seed, 5_000);
@@ -163,7 +174,36 @@ fn the_range_contains_the_truth() {
             assert!((range.low..=range.high).contains(&denied), "{text}, seed {seed}: {range:?}, {denied}");
             assert_eq!(range.low < range.high, is_open, "{text}: {range:?}");
             assert_eq!(report.notes.len(), 1, "{:?}", report.notes);
+            assert!(!report.limits[0].is_range_estimated && !report.notes[0].contains("estimate"), "{text}");
         }
+    }
+}
+
+/// A range that is only two readings is called an estimate, and so are ranges of limits that depend on each other.
+#[test]
+fn estimates_are_called_so() {
+    for (text, expected) in [
+        (
+            "limits: [{name: a, by: [user], rate: 3/10s, algorithm: sliding-window, estimate: interpolate}]",
+            "an estimate for a:",
+        ),
+        (
+            "limits: [{name: a, by: [user], rate: 3/2s, algorithm: fixed-window, align: first-hit}]",
+            "an estimate for a:",
+        ),
+        (
+            "limits: [{name: a, by: [user], rate: 1/s, burst: 3}, {name: b, rate: 5/s, burst: 5}]",
+            "takes the denials of the others as they were",
+        ),
+    ] {
+        let mut replay = Replay::new(policy(text), None, Options::default(), Given);
+        for request in &requests(3, 5_000) {
+            let arrival = Timestamp::from_unix_seconds(request.at.unix_micros() / TICKS_PER_SECOND);
+            replay.push(&Record { arrival, precision: Precision::Second, ..record_of(request) }).unwrap();
+        }
+        let report = replay.finish(InputReport::default()).unwrap();
+        assert!(report.notes[0].contains(expected), "{text}: {:?}", report.notes);
+        assert_eq!(report.limits[0].is_range_estimated, expected.contains("for a"), "{text}");
     }
 }
 

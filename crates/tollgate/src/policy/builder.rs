@@ -24,7 +24,7 @@ use crate::time::Ticks;
 /// let policy = Policy::new(vec![Limit::new("per-key", quota).by(["api_key"])])?;
 /// assert_eq!(
 ///     policy.limits()[0].sentence(),
-///     "per-key: each api_key may make 100 requests a second on average and 200 at once"
+///     "per-key: each api_key may make 100 requests a second on average, 200 at once and at most 300 in any second"
 /// );
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -82,9 +82,14 @@ impl By {
     /// The text of the value in the key, for reports.
     #[must_use]
     pub fn key_text(&self, value: Value<'_>) -> String {
+        self.with_key_text(value, str::to_owned)
+    }
+
+    /// Passes the text of the value in the key, which is not allocated unless the value is a number.
+    pub fn with_key_text<R>(&self, value: Value<'_>, read: impl FnOnce(&str) -> R) -> R {
         match self.counted(value, &mut Text::EMPTY.clone()) {
-            Value::Text(text) => text.to_owned(),
-            Value::Number(number) => number.to_string(),
+            Value::Text(text) => read(text),
+            Value::Number(number) => read(&number.to_string()),
         }
     }
 

@@ -19,6 +19,7 @@ use crate::policy::fields::Fields;
 use crate::policy::finding::{Findings, Position, Problem, Report};
 use crate::policy::index::LimitIndex;
 use crate::policy::limit::Limit;
+use crate::policy::positions::LimitPositions;
 use crate::policy::{LIMITS_MAX, Policy, Vocabulary};
 use defaults::Defaults;
 
@@ -61,7 +62,8 @@ fn read(root: &Node, report: &mut Report) -> Option<Policy> {
         check::attribute(attribute, &vocabulary, fields.place("shard_by"), "shard_by", report);
     }
     let nodes = limit_nodes(fields, report)?;
-    let (limits, places) = limits(nodes, &Shared { vocabulary: &vocabulary, defaults: &defaults }, report);
+    let shared = Shared { vocabulary: &vocabulary, defaults: &defaults };
+    let ReadLimits { limits, places, positions } = limits(nodes, &shared, report);
     if let Some(attribute) = shard_by
         && limits.len() == nodes.len()
     {
@@ -86,6 +88,7 @@ fn read(root: &Node, report: &mut Report) -> Option<Policy> {
         compared,
         credentials,
         index,
+        positions,
         warnings: Findings::default(),
     })
 }
@@ -129,18 +132,28 @@ struct Shared<'s> {
     defaults: &'s Defaults,
 }
 
-/// Every readable limit, with the position of its name.
-fn limits(nodes: &[Node], shared: &Shared<'_>, report: &mut Report) -> (Vec<Limit>, Vec<(usize, Position)>) {
-    let (mut limits, mut places) = (Vec::new(), Vec::new());
+/// The readable limits of a file.
+#[derive(Default)]
+struct ReadLimits {
+    limits: Vec<Limit>,
+    /// Their indexes in the file, with the positions of their names.
+    places: Vec<(usize, Position)>,
+    positions: Vec<LimitPositions>,
+}
+
+fn limits(nodes: &[Node], shared: &Shared<'_>, report: &mut Report) -> ReadLimits {
+    let mut read = ReadLimits::default();
     for (index, node) in nodes.iter().enumerate() {
         report.enter_limit(index, limit::name_of(node));
-        if let Some((limit, at)) = limit::read(&shared.defaults.applied(node), shared.vocabulary, report) {
-            limits.push(limit);
-            places.push((index, at));
+        let applied = shared.defaults.applied(node);
+        if let Some((limit, positions)) = limit::read(&applied, shared.vocabulary, report) {
+            read.limits.push(limit);
+            read.places.push((index, positions.of_field("name")));
+            read.positions.push(positions);
         }
     }
     report.leave_limit();
-    (limits, places)
+    read
 }
 
 /// Keys share a slot by an attribute that they have.

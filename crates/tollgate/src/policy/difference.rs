@@ -1,11 +1,11 @@
 //! The differences of another policy: fields of the whole file, and limits by their names, with the sentences of both.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use crate::algorithm::fixed_window::Align;
 use crate::policy::condition::Condition;
 use crate::policy::finding::quoted;
-use crate::policy::limit::{Cost, Grant, Limit};
+use crate::policy::limit::{Cost, DefaultQuota, Grant, Limit, Quotas};
 use crate::policy::text::TextMap;
 use crate::policy::{Policy, QuotaIndex};
 use crate::quota::Quota;
@@ -83,6 +83,7 @@ impl Policy {
             compared: _,
             index: _,
             credentials: _,
+            positions: _,
             warnings: _,
         } = self;
         let fields = [
@@ -160,11 +161,11 @@ pub(crate) fn differing(one: &Limit, other: &Limit) -> Vec<&'static str> {
     if one.by != other.by {
         fields.push("by");
     }
-    differing_quotas(one, other, &mut fields);
+    differing_quotas(a, b, &mut fields);
     let same = [
         ("tier_by", a.tier_by == b.tier_by),
-        ("tiers", by_name(one, &a.tiers) == by_name(other, &b.tiers)),
-        ("overrides", by_name(one, &a.overrides) == by_name(other, &b.overrides)),
+        ("tiers", are_same([a, b], [&a.tiers, &b.tiers])),
+        ("overrides", are_same([a, b], [&a.overrides, &b.overrides])),
         ("cost", same_cost(&one.cost, &other.cost)),
         ("mode", one.mode == other.mode),
         ("enforce_percent", one.enforce_percent == other.enforce_percent),
@@ -182,42 +183,119 @@ pub(crate) fn differing(one: &Limit, other: &Limit) -> Vec<&'static str> {
     fields
 }
 
-/// How much a value grants: units over time, and at once.
-type GrantedAmount = Grant<(Option<Rate>, u64)>;
+/// What one value grants: a rate or permits, and a burst.
+#[derive(Clone, Copy)]
+struct Amount {
+    over_time: Option<Rate>,
+    permits: Option<u64>,
+    burst: u64,
+    /// Whether the burst is that of the limit, or what an algorithm gives by default.
+    is_inherited: bool,
+}
 
-fn amount(grant: Grant<&Quota>) -> GrantedAmount {
-    match grant {
-        Grant::Quota(quota) => Grant::Quota((quota.rate().map(over_time), quota.capacity())),
+impl Amount {
+    fn of(quotas: &Quotas, quota: &Quota) -> Self {
+        let Some(rate) = quota.rate() else {
+            return Self { over_time: None, permits: Some(quota.capacity()), burst: 0, is_inherited: true };
+        };
+        let written = rate.burst_units();
+        let by_default = if matches!(quota, Quota::LeakyBucket(_)) { 1 } else { rate.units() };
+        Self {
+            over_time: Some(Rate::per_ticks(rate.units(), rate.period())),
+            permits: None,
+            burst: written.unwrap_or(by_default),
+            is_inherited: written.is_none() || written == quotas.burst,
+        }
+    }
+
+    fn has_rate_of(&self, other: &Self) -> bool {
+        self.over_time == other.over_time && self.permits == other.permits
+    }
+
+    fn has_burst_of(&self, other: &Self) -> bool {
+        self.burst == other.burst || self.is_inherited && other.is_inherited
+    }
+}
+
+fn amount(quotas: &Quotas, index: QuotaIndex) -> Grant<Amount> {
+    match quotas.grant(index) {
+        Grant::Quota(quota) => Grant::Quota(Amount::of(quotas, quota)),
         Grant::Deny => Grant::Deny,
         Grant::Unlimited => Grant::Unlimited,
     }
 }
 
-/// A rate without its burst.
-fn over_time(rate: Rate) -> Rate {
-    Rate::per_ticks(rate.units(), rate.period())
+/// The amount of `rate` or `concurrency`. A limit with tiers may have none.
+fn base(quotas: &Quotas) -> Option<Grant<Amount>> {
+    match quotas.default {
+        DefaultQuota::Given(index) if quotas.everything().is_none() => Some(amount(quotas, index)),
+        DefaultQuota::Given(_) | DefaultQuota::Strictest(_) => None,
+    }
 }
 
-/// The fields that say how much every key gets, and how it is counted. All quotas of a limit are counted alike, so the first one shows it.
-fn differing_quotas(one: &Limit, other: &Limit, fields: &mut Vec<&'static str>) {
-    let (before, after) =
-        (amount(one.grant(one.default_quota())), amount(other.grant(other.default_quota())));
-    let is_concurrency = matches!(one.quotas.all.first(), Some(Quota::Concurrency(_)));
-    let base = if is_concurrency { "concurrency" } else { "rate" };
-    let is_same = match (&before, &after) {
-        // Permits have no rate; the burst and the queue of other quotas are fields of their own.
-        (Grant::Quota((None, permits)), Grant::Quota((None, other_permits))) => permits == other_permits,
-        (Grant::Quota((rate, _)), Grant::Quota((other_rate, _))) => rate == other_rate,
-        _ => before == after,
-    };
-    fields.extend((!is_same).then_some(base));
-    let (Some(one), Some(other)) = (one.quotas.all.first(), other.quotas.all.first()) else { return };
+/// Whether two values differ, apart from a burst that they do not name themselves.
+fn is_same(one: Grant<Amount>, other: Grant<Amount>) -> bool {
     match (one, other) {
-        (Quota::TokenBucket(_), Quota::TokenBucket(_)) | (Quota::Gcra(_), Quota::Gcra(_)) => {
-            let written = |quota: &Quota| quota.rate().and_then(Rate::burst_units);
-            let is_burst = written(one) != written(other) && one.capacity() != other.capacity();
-            fields.extend(is_burst.then_some("burst"));
-        }
+        (Grant::Quota(one), Grant::Quota(other)) => one.has_rate_of(&other) && one.has_burst_of(&other),
+        (Grant::Deny, Grant::Deny) | (Grant::Unlimited, Grant::Unlimited) => true,
+        _ => false,
+    }
+}
+
+/// Whether tiers or overrides are the same.
+fn are_same([one, other]: [&Quotas; 2], named: [&TextMap<QuotaIndex>; 2]) -> bool {
+    named[0].len() == named[1].len() && pairs([one, other], named).count() == named[0].len() && {
+        pairs([one, other], named).all(|(one, other)| is_same(one, other))
+    }
+}
+
+/// The amounts of the names that both have.
+fn pairs<'q>(
+    [one, other]: [&'q Quotas; 2],
+    named: [&'q TextMap<QuotaIndex>; 2],
+) -> impl Iterator<Item = (Grant<Amount>, Grant<Amount>)> {
+    named[0].iter().filter_map(move |(name, &index)| {
+        let found = named[1].get(&**name)?;
+        Some((amount(one, index), amount(other, *found)))
+    })
+}
+
+/// Whether `burst` differs, in the rate or as a field of the limit. A field that changes no amount is no change.
+fn is_other_burst(one: &Quotas, other: &Quotas) -> bool {
+    let both = [one, other];
+    let base = base(one).zip(base(other));
+    let of_base = base.is_some_and(
+        |amounts| matches!(amounts, (Grant::Quota(one), Grant::Quota(other)) if !one.has_burst_of(&other)),
+    );
+    let mut amounts = base
+        .into_iter()
+        .chain(pairs(both, [&one.tiers, &other.tiers]))
+        .chain(pairs(both, [&one.overrides, &other.overrides]));
+    let has_effect = amounts.any(
+        |amounts| matches!(amounts, (Grant::Quota(one), Grant::Quota(other)) if one.burst != other.burst),
+    );
+    of_base || one.burst != other.burst && has_effect
+}
+
+/// Whether `rate` or `concurrency` differs. Their burst is another field.
+fn is_other_base(one: &Quotas, other: &Quotas) -> bool {
+    match (base(one), base(other)) {
+        (Some(Grant::Quota(one)), Some(Grant::Quota(other))) => !one.has_rate_of(&other),
+        (Some(one), Some(other)) => !is_same(one, other),
+        (one, other) => one.is_some() != other.is_some(),
+    }
+}
+
+/// The fields that say how much every key gets, and how it is counted. All quotas of a limit are counted alike, so the
+/// first one shows it.
+fn differing_quotas(one: &Quotas, other: &Quotas, fields: &mut Vec<&'static str>) {
+    let is_concurrency = matches!(one.all.first(), Some(Quota::Concurrency(_)));
+    let name = if is_concurrency { "concurrency" } else { "rate" };
+    fields.extend(is_other_base(one, other).then_some(name));
+    fields.extend(is_other_burst(one, other).then_some("burst"));
+    let (Some(one), Some(other)) = (one.all.first(), other.all.first()) else { return };
+    match (one, other) {
+        (Quota::TokenBucket(_), Quota::TokenBucket(_)) | (Quota::Gcra(_), Quota::Gcra(_)) => {}
         (Quota::FixedWindow(one), Quota::FixedWindow(other)) => {
             differing_windows(one.align(), other.align(), fields)
         }
@@ -244,10 +322,6 @@ fn differing_windows(one: &Align, other: &Align, fields: &mut Vec<&'static str>)
         }
         _ => fields.extend((one != other).then_some("align")),
     }
-}
-
-fn by_name<'l>(limit: &'l Limit, quotas: &'l TextMap<QuotaIndex>) -> BTreeMap<&'l str, GrantedAmount> {
-    quotas.iter().map(|(name, &index)| (&**name, amount(limit.grant(index)))).collect()
 }
 
 fn holds(conditions: &[Condition], condition: &Condition) -> bool {

@@ -129,6 +129,8 @@ pub struct Quotas {
     pub(crate) all: Vec<Quota>,
     /// The one that applies when no tier or override does.
     pub(crate) default: DefaultQuota,
+    /// The burst of every quota that has none of its own, if the limit names one.
+    pub(crate) burst: Option<u64>,
     /// The attributes that name the tier, at most `TIER_BY_MAX`.
     pub(crate) tier_by: Vec<String>,
     /// By the value of that attribute; by both values where there are two, see [`tier_name`].
@@ -175,6 +177,7 @@ impl Quotas {
         Self {
             all: Vec::new(),
             default: DefaultQuota::Given(QuotaIndex(0)),
+            burst: None,
             tier_by: Vec::new(),
             tiers: TextMap::default(),
             overrides: TextMap::default(),

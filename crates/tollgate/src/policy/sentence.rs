@@ -71,6 +71,7 @@ impl Limit {
         match quota {
             Quota::TokenBucket(bucket) => short(bucket.rate(), bucket.burst()),
             Quota::Gcra(bucket) => short(bucket.rate(), bucket.burst()),
+            Quota::FixedWindow(window) => windowed(window, self.noun()),
             other => phrase(other, self.noun()),
         }
     }
@@ -132,7 +133,7 @@ impl Limit {
         name.to_owned()
     }
 
-    /// How much one of its quotas admits, without a verb: `5 requests a minute on average and 5 at once`.
+    /// How much one of its quotas admits, without a verb: `5 requests in any minute`.
     pub(crate) fn quota_phrase(&self, index: QuotaIndex) -> String {
         let noun = self.noun();
         let in_flight = match self.quotas.all.first() {
@@ -313,7 +314,7 @@ fn phrase(quota: &Quota, noun: &str) -> String {
     match quota {
         Quota::TokenBucket(bucket) => averaged(bucket.rate(), bucket.burst(), noun),
         Quota::Gcra(bucket) => averaged(bucket.rate(), bucket.burst(), noun),
-        Quota::FixedWindow(window) => windowed(window, noun),
+        Quota::FixedWindow(window) => windowed(window, noun) + &across(window),
         Quota::SlidingWindow(window) => {
             let amount = counted(window.limit(), noun);
             match window.estimate() {
@@ -330,9 +331,15 @@ fn phrase(quota: &Quota, noun: &str) -> String {
     }
 }
 
+/// A bucket that fills while it is emptied, so that a period may have its burst and its rate.
 fn averaged(rate: Rate, burst: u64, noun: &str) -> String {
     let amount = counted(rate.units(), noun);
-    format!("{amount} {} on average and {} at once", each(rate.period()), number(burst))
+    let (on_average, immediate) = (each(rate.period()), number(burst));
+    let at_most = number(burst.saturating_add(rate.units()));
+    format!(
+        "{amount} {on_average} on average, {immediate} at once and at most {at_most} in any {}",
+        span(rate.period())
+    )
 }
 
 fn windowed(window: &FixedWindow, noun: &str) -> String {
@@ -361,6 +368,18 @@ fn windowed(window: &FixedWindow, noun: &str) -> String {
             }
         }
     }
+}
+
+/// What the end of one window and the beginning of the next may admit together.
+fn across(window: &FixedWindow) -> String {
+    let comma = match window.align() {
+        Align::Epoch => "",
+        Align::FirstHit => ",",
+        // Who agrees on a month of the calendar has both months.
+        Align::Calendar(_) => return String::new(),
+    };
+    let at_most = number(window.limit().saturating_mul(2));
+    format!("{comma} and at most {at_most} in any {}", span(window.period()))
 }
 
 fn spaced(bucket: &LeakyBucket, noun: &str) -> String {

@@ -120,16 +120,21 @@ impl Limit {
     /// Whether what it does depends on an attribute of this name.
     #[must_use]
     pub fn uses(&self, attribute: &str) -> bool {
-        let in_expression = |expression: &Expression| expression.attributes().any(|name| name == attribute);
-        let in_cost = match &self.cost {
-            Cost::Asked | Cost::Units(_) => false,
-            Cost::Attribute(name) => name == attribute,
-            Cost::Computed(expression) => in_expression(expression),
+        self.attributes().any(|name| name == attribute)
+    }
+
+    /// The attributes that what it does depends on. One may come more than once.
+    pub fn attributes(&self) -> impl Iterator<Item = &str> {
+        let (named, computed) = match &self.cost {
+            Cost::Asked | Cost::Units(_) => (None, None),
+            Cost::Attribute(name) => (Some(name.as_str()), None),
+            Cost::Computed(expression) => (None, Some(expression)),
         };
+        let in_cost = named.into_iter().chain(computed.into_iter().flat_map(Expression::attributes));
         in_cost
-            || self.by.iter().any(|by| by.name() == attribute)
-            || self.when.iter().any(|condition| condition.mentioned().any(|name| name == attribute))
-            || self.tier_by().iter().any(|name| name == attribute)
+            .chain(self.by.iter().map(|by| by.name()))
+            .chain(self.when.iter().flat_map(|condition| condition.mentioned()))
+            .chain(self.tier_by().iter().map(String::as_str))
     }
 
     /// How its quota for a request is chosen.

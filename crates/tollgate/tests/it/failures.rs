@@ -117,7 +117,7 @@ fn sentences_and_findings() {
     assert_eq!(
         policy("limits: [{name: a, by: [k], rate: 3/h, count: failures}]").sentences(),
         [
-            "a: each k may make 3 failed requests an hour on average and 3 at once; only responses 4xx, 5xx count"
+            "a: each k may make 3 failed requests an hour on average, 3 at once and at most 6 in any hour; only responses 4xx, 5xx count"
         ]
     );
     let findings = |fields: &str| {

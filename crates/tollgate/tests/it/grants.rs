@@ -223,7 +223,7 @@ fn explanations_name_the_value() {
         changes,
         [
             "the policy denies it, and waiting does not help",
-            "with plan=free it may make 2 requests an hour on average and 2 at once"
+            "with plan=free it may make 2 requests an hour on average, 2 at once and at most 4 in any hour"
         ]
     );
 }
@@ -265,8 +265,8 @@ fn sentences_and_findings() {
     assert_eq!(sentences[0], "bad-bots: when agent matches *bot*, every request is denied with 403");
     assert_eq!(
         sentences[1],
-        "plan: each tenant may make, by its plan, no requests (suspended), 2 requests an hour on average and 2 at \
-         once (free) or any number of requests (enterprise); with any other plan, or none, it counts as suspended; \
+        "plan: each tenant may make, by its plan, no requests (suspended), 2 requests an hour on average, 2 at \
+         once and at most 4 in any hour (free) or any number of requests (enterprise); with any other plan, or none, it counts as suspended; \
          tenant acme may make any number of requests; tenant evil may make no requests"
     );
     let findings = |text: &str| match Policy::compile("p", text.as_bytes()) {
@@ -350,9 +350,9 @@ fn tiers_by_two_attributes() {
         policy(REGIONS).sentences(),
         [
             "plan: each tenant may make, by its plan and region, no requests (banned, any other region), 2 requests an \
-          hour on average and 2 at once (pro, any other region), 3 requests an hour on average and 3 at once (pro, eu), \
-          4 requests an hour on average and 4 at once (pro, us) or any number of requests (any other plan, moon); with \
-          any other plan and region, 1 request an hour on average and 1 at once"
+          hour on average, 2 at once and at most 4 in any hour (pro, any other region), 3 requests an hour on average, 3 at once and at most 6 in any hour (pro, eu), \
+          4 requests an hour on average, 4 at once and at most 8 in any hour (pro, us) or any number of requests (any other plan, moon); with \
+          any other plan and region, 1 request an hour on average, 1 at once and at most 2 in any hour"
         ]
     );
 }

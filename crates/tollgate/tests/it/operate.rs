@@ -485,7 +485,7 @@ fn the_example_is_explained() {
     let plan = find("plan");
     let state = plan.state.as_ref().unwrap();
     assert_eq!(state.choice, Choice::Tier { by: vec![("plan".into(), "free".into())] });
-    assert_eq!(state.allowance, "10 requests a second on average and 10 at once");
+    assert_eq!(state.allowance, "10 requests a second on average, 10 at once and at most 20 in any second");
     assert!(
         plan.changes.iter().any(|change| change.starts_with("with plan=pro it may make 100")),
         "{:?}",

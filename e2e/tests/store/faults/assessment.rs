@@ -15,7 +15,7 @@ const RELAPSES: u64 = 1_000_000;
 /// A group has recovered if this percentage of its decisions came from the store.
 const WELL_PERCENT: usize = 95;
 
-/// What was done to the store, by the clock of the record.
+/// The faults of the store, by the clock of the record.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FaultSpans {
     /// Evidence that the fault spans: counts by name. Each must be above zero.

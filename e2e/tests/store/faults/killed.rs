@@ -36,7 +36,7 @@ struct Row {
     /// Each must be above zero.
     evidence: Vec<(&'static str, u64)>,
     decisions: String,
-    /// What was measured, and its maximum.
+    /// The measured value, and its maximum.
     measures: Vec<(&'static str, i64, i64)>,
 }
 

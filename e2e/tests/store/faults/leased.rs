@@ -128,7 +128,7 @@ fn hot_keys(rig: &Rig) -> u64 {
     u64::from(Load::of(rig.rate, &LEASED).hot)
 }
 
-/// What all nodes hold, and what they did with it.
+/// The leases of all nodes, and their use.
 fn sum(fleet: &Held, each: fn(&LeaseReport) -> u64) -> u64 {
     fleet.engines.iter().map(|engine| each(&engine.store().leases())).sum()
 }

@@ -10,7 +10,7 @@ use crate::fleet::Terms;
 /// `./test --long` runs it.
 const SLOWNESS: u64 = if cfg!(debug_assertions) { 3 } else { 1 };
 
-/// What is promised under a fault.
+/// The promises under a fault.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Promise {
     /// Its number in the table of promises.

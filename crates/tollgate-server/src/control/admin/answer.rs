@@ -2,6 +2,7 @@
 //! every attempt that the role did not permit.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::Request;
@@ -16,6 +17,8 @@ use tollgate_tower::attributes::Spelled;
 
 use super::Admin;
 use super::form::{self, BlockForm, KeyForm, OverrideEffect, OverrideForm, Query, ResetForm};
+use super::guard::bearer;
+use super::past_hour::LAST_MAX;
 use super::reply::AdminClient;
 use super::route::Verb;
 use super::tail::EventBody;
@@ -24,6 +27,7 @@ use super::view::{
     self, AsGivenView, BlockView, Depth, ExpiringOverrideView, ExplainedRequest, ExplanationView, Instant,
     LastDeniedView, LimitFooting, LimitsView, OtherView, OverrideView,
 };
+use super::web_console::FormFields;
 use super::wording::{
     joined, not_begun, not_counted, not_with_a_body, own_limits, remarked, texts, unforgotten,
     unknown_credential, unknown_limit,
@@ -32,13 +36,14 @@ use crate::control::ControlPlane;
 use crate::identity::AttributeOrigin;
 use crate::problem::AdminProblem;
 use crate::problem::{Kind, Problem};
+use crate::readiness::PolicyReport;
 use crate::request_body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
 use crate::request_json::JsonRequest;
 use crate::service::comparison::ComparisonStatus;
 use crate::service::throttle::ForgottenCalls;
 
 /// The name of the candidate in findings.
-const CANDIDATE: &str = "candidate";
+pub(super) const CANDIDATE: &str = "candidate";
 
 /// The answer to a request.
 pub(super) enum AdminAnswer {
@@ -130,6 +135,15 @@ impl ControlPlane {
             }
             Verb::Fleet => AdminAnswer::json(&self.fleet.roster().await),
             Verb::Diff => self.diff(&act, request).await,
+            Verb::Numbers => self.own_numbers().await,
+            Verb::History => {
+                let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
+                AdminAnswer::json(&self.history(fields.get("limit"))?)
+            }
+            Verb::Requests => {
+                let last = Query::read(request.uri().query(), &["last"])?.last()?;
+                self.kept_requests(&act, last.unwrap_or(LAST_MAX)).await
+            }
             Verb::Compared(id) => standing(self.service.comparison.standing(id, act.now)),
             Verb::Stop(id) => {
                 act.audit(&id.to_string(), "stopped");
@@ -176,7 +190,8 @@ impl ControlPlane {
             Verb::Limits | Verb::Top | Verb::Tail | Verb::Audit | Verb::Fleet => {
                 Err(not_with_a_body(act.verb))
             }
-            Verb::Diff | Verb::Compared(_) | Verb::Stop(_) => Err(not_with_a_body(act.verb)),
+            Verb::Diff | Verb::Requests | Verb::Numbers | Verb::History => Err(not_with_a_body(act.verb)),
+            Verb::Compared(_) | Verb::Stop(_) => Err(not_with_a_body(act.verb)),
         }
     }
 
@@ -210,13 +225,18 @@ impl ControlPlane {
             ruled: single.get(limit.name()).copied(),
             holds: self.service.engine.operator().overrides(act.now).of(limit),
         };
-        let mut view = LimitsView::new(&policy, all, holding, &blocks, act.wall);
+        let mut view = LimitsView::new(&policy, self.policy_report(act), all, holding, &blocks, act.wall);
         view.overload = self.overload_overrides(act);
         match self.service.compat() {
             // In that case the engine's own policy is only a guard, so it is not shown.
             Some(compat) => AdminAnswer::json(&view.of_compat(&compat.rules)),
             None => AdminAnswer::json(&view),
         }
+    }
+
+    /// The active policy, and why the file on disk is another one, while that is so.
+    pub(super) fn policy_report(&self, act: &Act<'_>) -> PolicyReport {
+        PolicyReport::of(&self.reloader.status(), act.wall)
     }
 
     pub(super) async fn explain(
@@ -250,6 +270,7 @@ impl ControlPlane {
         let throttled = self.service.throttled(&request, act.now);
         let mut view =
             ExplanationView::new(as_read.as_ref().unwrap_or(&as_given), depth, &throttled, act.wall);
+        view.policy = Some(self.policy_report(act)).filter(PolicyReport::has_error);
         view.is_stranger = known.is_stranger();
         view.digests = self.digests(&given, &request);
         view.doubt = self.doubt(&given);
@@ -466,9 +487,16 @@ impl ControlPlane {
         AdminAnswer::json(&json!({ "restored": restored, "still_ruled": self.others(act, scope, |_| true) }))
     }
 
-    /// Shows what a candidate would change, and on request starts counting how many decisions it changes from now on.
+    /// Shows what a candidate would change. On request it shows how many decisions of the last requests it would have
+    /// changed, or starts counting how many it changes from now on.
     async fn diff(&self, act: &Act<'_>, request: Request<Incoming>) -> Result<AdminAnswer, Problem> {
-        let lasting = Query::read(request.uri().query(), &["for"])?.comparison()?;
+        let query = request.uri().query().map(str::to_owned);
+        let query = Query::read(query.as_deref(), &["for", "last", "fleet", "node"])?;
+        let (lasting, last, scope) = (query.comparison()?, query.last()?, query.scope()?);
+        if lasting.is_some() && last.is_some() {
+            return Err(Problem::invalid("for and last: give one of them"));
+        }
+        let token = bearer(request.headers()).unwrap_or_default().to_owned();
         let text = request_body::read_any(request, BATCH_BYTES_MAX).await?;
         let candidate = Policy::compile_for(CANDIDATE, &text, self.service.identity.credentials())
             .map_err(|findings| Problem::of_admin(AdminProblem::WrongPolicy, findings.to_string()))?;
@@ -479,7 +507,15 @@ impl ControlPlane {
             "unchanged": difference.unchanged,
             "warnings": candidate.warnings().to_string().lines().collect::<Vec<_>>(),
         });
-        if let Some(lasting) = lasting {
+        if let Some(last) = last {
+            let policies = [self.service.engine.policy(), Arc::new(candidate)];
+            let view = self.past(policies, last, &self.meant(&scope).await?, &token).await?;
+            act.audit(
+                "the last requests",
+                &format!("{} of them compared", view.comparison.tallied.decisions),
+            );
+            document["decisions"] = serde_json::to_value(&view).unwrap_or_default();
+        } else if let Some(lasting) = lasting {
             let until = act.now + lasting;
             let id = self
                 .service

@@ -1,4 +1,4 @@
-//! What operators see of a fleet, and what reaches it: views of this node together with those of the others, and changes
+//! Views of a fleet and commands to it: views of this node together with those of the others, and changes
 //! that hold for all nodes. A node that does not answer is named with the reason, and never left out. Sums say over how
 //! many nodes they are.
 
@@ -21,7 +21,7 @@ use super::tail::{self, EventBody, TailSource};
 use super::traffic_view::TopView;
 use super::view::Depth;
 use crate::control::ControlPlane;
-use crate::fleet::{NodeView, PeerRequest, Reached};
+use crate::fleet::{AnswerLimits, NodeView, PeerRequest, Reached};
 use crate::problem::AdminProblem;
 use crate::problem::Problem;
 
@@ -32,26 +32,26 @@ const ASKED_MAX: usize = 64;
 
 /// A node, and whether its answer is part of a view.
 #[derive(Debug, Serialize)]
-struct AskedNode {
-    name: String,
+pub(super) struct AskedNode {
+    pub(super) name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,
     #[serde(rename = "this")]
     is_this: bool,
-    answered: bool,
+    pub(super) answered: bool,
     /// Why it has not answered.
     #[serde(skip_serializing_if = "Option::is_none")]
-    problem: Option<String>,
+    pub(super) problem: Option<String>,
 }
 
 /// The answer of a node.
-struct NodeAnswer {
-    node: NodeView,
-    answer: Result<Value, String>,
+pub(super) struct NodeAnswer {
+    pub(super) node: NodeView,
+    pub(super) answer: Result<Value, String>,
 }
 
 impl NodeAnswer {
-    fn asked(&self) -> AskedNode {
+    pub(super) fn asked(&self) -> AskedNode {
         AskedNode {
             name: self.node.name.clone(),
             id: self.node.id.clone(),
@@ -141,12 +141,14 @@ impl ControlPlane {
         match nodes.as_slice() {
             [] => self.own_view(act, &query, &body).await,
             [one] if matches!(scope, ViewScope::Node(_)) => {
-                let answered = self.fleet.peers.ask(one, &question).await;
+                let answered = self.fleet.peers.ask(one, &question, AnswerLimits::VIEW).await;
                 AdminAnswer::json(&answered.map_err(|problem| unanswered(one, &problem))?)
             }
             nodes => {
-                let (own, others) =
-                    tokio::join!(self.own_view(act, &query, &body), self.asked(nodes, &question));
+                let (own, others) = tokio::join!(
+                    self.own_view(act, &query, &body),
+                    self.asked(nodes, &question, AnswerLimits::VIEW)
+                );
                 let AdminAnswer::Json(own) = own? else { return Err(Problem::invalid("no document")) };
                 let own: Value = serde_json::from_slice(&own).unwrap_or_default();
                 let most = query.number("limit", LISTED.0, LISTED.1)?;
@@ -156,7 +158,7 @@ impl ControlPlane {
     }
 
     /// The nodes that a view asks. None for a view of this node alone.
-    async fn meant(&self, scope: &ViewScope) -> Result<Vec<NodeView>, Problem> {
+    pub(super) async fn meant(&self, scope: &ViewScope) -> Result<Vec<NodeView>, Problem> {
         if *scope == ViewScope::This {
             return Ok(Vec::new());
         }
@@ -194,20 +196,25 @@ impl ControlPlane {
                 let most = query.number("limit", LISTED.0, LISTED.1)?;
                 let (keys, since) = (self.service.meter.top(most), self.service.meter.top_since());
                 let since = if keys.is_empty() { act.now } else { since.min(act.now) };
-                AdminAnswer::json(&TopView::new(&keys, since, act.now, act.wall))
+                AdminAnswer::json(&TopView::new(&keys, since, self.policy_report(act), act.now, act.wall))
             }
         }
     }
 
     /// Asks the other nodes at once. The place of this node stays without an answer.
-    async fn asked(&self, nodes: &[NodeView], question: &PeerRequest) -> Vec<NodeAnswer> {
+    pub(super) async fn asked(
+        &self,
+        nodes: &[NodeView],
+        question: &PeerRequest,
+        limits: AnswerLimits,
+    ) -> Vec<NodeAnswer> {
         let mut asked = JoinSet::new();
         for (place, node) in nodes.iter().enumerate() {
             let (fleet, node, question) = (Arc::clone(&self.fleet), node.clone(), question.clone());
             asked.spawn(async move {
                 let answer = match place {
                     _ if node.is_this => Ok(Value::Null),
-                    0..ASKED_MAX => fleet.peers.ask(&node, &question).await,
+                    0..ASKED_MAX => fleet.peers.ask(&node, &question, limits).await,
                     _ => Err(format!("it was not asked: at most {ASKED_MAX} nodes are")),
                 };
                 (place, NodeAnswer { node, answer })
@@ -229,12 +236,7 @@ impl ControlPlane {
     ///
     /// # Errors
     /// When as many views are open as may be.
-    pub(super) fn own_tail(
-        &self,
-        act: &Act<'_>,
-        shown: TailChoice,
-        asker: AdminClient,
-    ) -> Result<EventBody, Problem> {
+    fn own_tail(&self, act: &Act<'_>, shown: TailChoice, asker: AdminClient) -> Result<EventBody, Problem> {
         let place = Arc::clone(&act.admin.watchers).try_acquire_owned().map_err(|_| {
             Problem::of_admin(
                 AdminProblem::TooManyWatchers,
@@ -248,7 +250,7 @@ impl ControlPlane {
     }
 
     /// Streams the decisions of this node, of another one, or of all of them.
-    async fn tail(
+    pub(super) async fn tail(
         &self,
         act: &Act<'_>,
         shown: TailChoice,
@@ -286,7 +288,7 @@ fn merged(verb: Verb, own: Value, mut answers: Vec<NodeAnswer>, most: usize) -> 
     let mut view = match verb {
         Verb::Top => json!({
             "at": own["at"], "window_seconds": own["window_seconds"], "since": own["since"],
-            "summed_over": answered,
+            "policy": own["policy"], "summed_over": answered,
             "keys": summed(&answers, most),
         }),
         Verb::Audit => json!({ "entries": entries(&answers, most) }),

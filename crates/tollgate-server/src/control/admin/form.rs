@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use tollgate::{Ticks, Timestamp};
 
+use super::past_hour::LAST_MAX;
 use super::tail::TailFilter;
 use crate::json_error;
 use crate::problem::Problem;
@@ -242,6 +243,13 @@ impl<'q> Query<'q> {
         let since =
             duration(text).map_err(|_| Problem::invalid("since: accepted is a duration, such as 10m"))?;
         Ok(TailChoice { filter, since: Some(since) })
+    }
+
+    /// How far to look back at requests, if at all.
+    pub(super) fn last(&self) -> Result<Option<Ticks>, Problem> {
+        let Some(text) = self.get("last") else { return Ok(None) };
+        let given = duration(text).ok().filter(|given| (SHORTEST..=LAST_MAX).contains(given));
+        given.map(Some).ok_or_else(|| Problem::invalid("last: accepted are 1s to 1h, written as 90s or 10m"))
     }
 
     /// How long to compare, if at all.

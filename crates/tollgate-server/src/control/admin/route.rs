@@ -37,6 +37,12 @@ pub(super) enum Verb {
     Reload,
     /// Show what a candidate policy would change.
     Diff,
+    /// Show the requests of the last hour, for other nodes.
+    Requests,
+    /// Show the numbers of the console, for other nodes.
+    Numbers,
+    /// Show the history of all decisions or of a limit, for other nodes.
+    History,
     /// Show the state of a comparison.
     Compared(Id),
     /// End that comparison.
@@ -68,6 +74,9 @@ impl Verb {
             "/admin/v1/restore" => (Verb::Restore, "POST"),
             "/admin/v1/reload" => (Verb::Reload, "POST"),
             "/admin/v1/policy/diff" => (Verb::Diff, "POST"),
+            "/admin/v1/requests" => (Verb::Requests, "GET"),
+            "/admin/v1/numbers" => (Verb::Numbers, "GET"),
+            "/admin/v1/history" => (Verb::History, "GET"),
             "/admin/v1/audit" => (Verb::Audit, "GET"),
             "/admin/v1/fleet" => (Verb::Fleet, "GET"),
             _ => return Self::of_comparison(method, path),
@@ -81,7 +90,7 @@ impl Verb {
     fn of_comparison(method: &Method, path: &str) -> Result<Self, Problem> {
         let id = path.strip_prefix("/admin/v1/policy/diff/").and_then(Id::parse).ok_or_else(|| {
             let detail = "under /admin/v1/ are limits, get, explain, top, tail, reset, block, unblock, kill, shadow, percent, \
-                          restore, reload, policy/diff, audit and fleet";
+                          restore, reload, policy/diff, requests, numbers, history, audit and fleet";
             Problem::new(Kind::NotFound, detail)
         })?;
         match *method {
@@ -99,11 +108,11 @@ impl Verb {
     pub(super) const fn role(self) -> Role {
         match self {
             Verb::Limits | Verb::Get | Verb::Explain | Verb::Top | Verb::Tail => Role::Viewer,
-            Verb::Compared(_) | Verb::Fleet => Role::Viewer,
+            Verb::Compared(_) | Verb::Fleet | Verb::Numbers | Verb::History => Role::Viewer,
             Verb::Reset | Verb::Block | Verb::Unblock | Verb::Kill | Verb::Shadow | Verb::Percent => {
                 Role::Operator
             }
-            Verb::Restore | Verb::Reload | Verb::Diff | Verb::Stop(_) => Role::Operator,
+            Verb::Restore | Verb::Reload | Verb::Diff | Verb::Requests | Verb::Stop(_) => Role::Operator,
             Verb::Audit => Role::Admin,
         }
     }
@@ -130,6 +139,9 @@ impl Verb {
             Verb::Restore => "restore",
             Verb::Reload => "reload",
             Verb::Diff => "policy diff",
+            Verb::Requests => "requests",
+            Verb::Numbers => "numbers",
+            Verb::History => "history",
             Verb::Compared(_) => "policy diff status",
             Verb::Stop(_) => "policy diff stop",
             Verb::Audit => "audit",

@@ -7,6 +7,7 @@ use tollgate::Timestamp;
 use tollgate::time::WallOffset;
 
 use super::view::{DenialView, Instant, Pairs};
+use crate::readiness::PolicyReport;
 use crate::telemetry::names::SOURCES;
 use crate::telemetry::{Event, TOP_WINDOW_SECONDS, TopKey};
 
@@ -35,11 +36,18 @@ pub(super) struct TopView<'a> {
     window_seconds: u64,
     /// The instant since which decisions are counted.
     since: Instant,
+    policy: PolicyReport,
     keys: Vec<TopKeyView<'a>>,
 }
 
 impl<'a> TopView<'a> {
-    pub(super) fn new(keys: &'a [TopKey], since: Timestamp, now: Timestamp, wall: WallOffset) -> Self {
+    pub(super) fn new(
+        keys: &'a [TopKey],
+        since: Timestamp,
+        policy: PolicyReport,
+        now: Timestamp,
+        wall: WallOffset,
+    ) -> Self {
         let view = |key: &'a TopKey| TopKeyView {
             limit: &key.limit,
             key: &key.key,
@@ -59,6 +67,7 @@ impl<'a> TopView<'a> {
             at: Instant::new(now, wall),
             window_seconds: TOP_WINDOW_SECONDS,
             since: Instant::new(since, wall),
+            policy,
             keys: keys.iter().map(view).collect(),
         }
     }

@@ -1,4 +1,4 @@
-//! What the admin interface shows, as JSON. Times are RFC 3339 in UTC.
+//! The views of the admin interface, as JSON. Times are RFC 3339 in UTC.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +9,7 @@ use tollgate::time::WallOffset;
 use tollgate::{Block, CheckRequest, Enforcement, ExpiringOverride, LimitOverride, Ticks, Timestamp};
 use tollgate_compat::CompatConfig;
 
+use crate::readiness::PolicyReport;
 use crate::service::throttle::ThrottledKey;
 use crate::service::throttle_counters::ThrottleCommand;
 use crate::telemetry::{Denial, LastDenial};
@@ -146,6 +147,8 @@ pub(super) struct LimitFooting {
 /// The active limits with all overrides and blocks.
 #[derive(Serialize)]
 pub(super) struct LimitsView<'a> {
+    /// Where the limits come from.
+    policy: PolicyReport,
     #[serde(skip_serializing_if = "Option::is_none")]
     all: Option<ExpiringOverrideView>,
     limits: Vec<LimitView<'a>>,
@@ -175,6 +178,7 @@ impl<'a> LimitsView<'a> {
 
     pub(super) fn new(
         policy: &'a Policy,
+        about: PolicyReport,
         all: Option<ExpiringOverride>,
         holding: impl Fn(&Limit) -> LimitFooting,
         blocks: &'a [std::sync::Arc<Block>],
@@ -182,6 +186,7 @@ impl<'a> LimitsView<'a> {
     ) -> Self {
         let shown = |ruled: ExpiringOverride| ExpiringOverrideView::new(ruled, wall);
         let mut view = Self {
+            policy: about,
             all: all.map(shown),
             limits: Vec::new(),
             left_off: 0,
@@ -362,6 +367,9 @@ pub(super) struct ExplanationView<'a> {
     /// The request names a credential that the callers file does not contain.
     #[serde(rename = "unknown_credential", skip_serializing_if = "std::ops::Not::not")]
     pub(super) is_stranger: bool,
+    /// The active policy, if the file on disk is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) policy: Option<PolicyReport>,
     /// The counters of commands whose calls carry their limit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     throttled: Vec<ThrottledView>,
@@ -453,6 +461,7 @@ impl<'a> ExplanationView<'a> {
             limits: shown.map(|limit| explained(limit, wall)).collect(),
             left_off: if depth == Depth::Reasons && !is_call { explanation.left_off } else { 0 },
             is_stranger: false,
+            policy: None,
             throttled: throttled.counted.iter().map(ThrottledView::from).collect(),
             as_given: None,
         }

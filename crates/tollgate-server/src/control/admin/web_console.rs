@@ -11,21 +11,25 @@ mod intent;
 mod sentence;
 mod rate_limit_header;
 mod near;
+mod numbers;
+mod others;
 mod recorder;
 mod panels;
 mod overview;
 mod page;
 mod act;
+mod what_if;
 mod events;
 mod respond;
 
+pub(super) use form::FormFields;
 pub(crate) use recorder::record;
 pub(crate) use respond::respond;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Mutex as AsyncMutex, Semaphore, watch};
 
 use recorder::Recorder;
 use session::Sessions;
@@ -48,6 +52,8 @@ pub(crate) struct WebConsole {
     /// The latest overview, as an event for every viewer.
     latest: watch::Sender<LatestEvent>,
     viewers: Arc<Semaphore>,
+    /// Held while the other nodes are asked.
+    asking: AsyncMutex<()>,
 }
 
 /// One overview as bytes, serialised once for all viewers.
@@ -67,6 +73,7 @@ impl WebConsole {
             recorder: Mutex::default(),
             latest: watch::Sender::default(),
             viewers: Arc::new(Semaphore::new(VIEWERS_MAX)),
+            asking: AsyncMutex::default(),
         }
     }
 

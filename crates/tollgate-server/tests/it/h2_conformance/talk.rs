@@ -85,7 +85,7 @@ pub(crate) fn post(path: &str) -> Vec<u8> {
     block(&line("POST", path))
 }
 
-/// What a client has heard.
+/// The frames that a client has received.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
     /// The kinds of its first frames, in order.
@@ -102,7 +102,7 @@ pub(crate) struct Received {
     /// Settings of the server.
     pub(crate) settings: Vec<(u16, u32)>,
     pub(crate) is_alive: bool,
-    /// What was no frame at all.
+    /// Bytes that were no frame at all.
     pub(crate) text: String,
 }
 

@@ -11,6 +11,7 @@ use crate::policy::fields::{self, Fields};
 use crate::policy::finding::{Position, Problem, Report, quoted};
 use crate::policy::limit::{Consistency, Cost, Limit, Mode, QuotaIndex, Quotas};
 use crate::policy::pattern::NO_ADDRESS;
+use crate::policy::positions::LimitPositions;
 use crate::policy::text::TextMap;
 use crate::policy::{By, Vocabulary};
 use crate::quota::Quota;
@@ -67,8 +68,12 @@ pub(super) fn name_of(node: &Node) -> Option<&str> {
     }
 }
 
-/// Reads a limit. Returns it with the position of its name.
-pub(super) fn read(node: &Node, vocabulary: &Vocabulary, report: &mut Report) -> Option<(Limit, Position)> {
+/// Reads a limit. Returns it with the positions of its fields.
+pub(super) fn read(
+    node: &Node,
+    vocabulary: &Vocabulary,
+    report: &mut Report,
+) -> Option<(Limit, LimitPositions)> {
     let fields = Fields::of(node, "", "a table such as {name: all, rate: 100/s}", report)?;
     fields.only(&FIELDS, report);
     let name = name(fields, report).unwrap_or_default();
@@ -103,7 +108,7 @@ pub(super) fn read(node: &Node, vocabulary: &Vocabulary, report: &mut Report) ->
         report.error(fields.place(&field), &field, fault);
     }
     check::alone(&limit, vocabulary, &|field| fields.place(field), report);
-    Some((limit, fields.place("name")))
+    Some((limit, LimitPositions::of(fields)))
 }
 
 fn name<'n>(fields: Fields<'n>, report: &mut Report) -> Option<&'n str> {

@@ -178,7 +178,8 @@ pub(super) fn read(fields: Fields<'_>, report: &mut Report) -> Option<Quotas> {
     };
     let overrides = reader.table("overrides", report);
     paired(fields, report);
-    let mut quotas = Quotas { all: reader.all, tier_by, tiers, overrides, ..Quotas::none() };
+    let mut quotas =
+        Quotas { all: reader.all, burst: reader.shape.burst, tier_by, tiers, overrides, ..Quotas::none() };
     let default = match (quotas.everything(), base) {
         (Some(index), _) => Some(DefaultQuota::Given(index)),
         (None, Some(base)) => base.map(DefaultQuota::Given),

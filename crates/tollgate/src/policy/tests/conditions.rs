@@ -61,7 +61,7 @@ fn a_missing_attribute_satisfies_not() {
     let sentences = policy("limits: [{name: a, rate: 1/s, when: {plan: {not: internal}}}]").sentences();
     assert_eq!(
         sentences[0],
-        "a: when plan is missing or is not internal, everybody together may make 1 request a second on average and 1 at once"
+        "a: when plan is missing or is not internal, everybody together may make 1 request a second on average, 1 at once and at most 2 in any second"
     );
 }
 
@@ -259,7 +259,7 @@ limits:
     let sentences = policy(file).sentences();
     for (sentence, wanted) in sentences.iter().zip([
         "a: each t may make 1 request in each calendar day in Europe/Rome; only counted, never denied (shadow)",
-        "b: each t may make 1 request in each window of one day; counted in leases",
+        "b: each t may make 1 request in each window of one day and at most 2 in any day; counted in leases",
         "c: each t may make 1 request in any second; counted in leases",
         "d: each t may have 5 requests in flight; a permit returns by itself after 30 s",
         "e: each t may make 1 request in any second, each counted by its own time",

@@ -137,6 +137,76 @@ fn changes_of_the_whole_file_are_reported() {
     assert_eq!(before.difference(&after).unchanged, 1);
 }
 
+/// Regression: a change of one tier was "changed a: rate, tiers" though the limit has no rate, and a change of `burst` or
+/// `queue` named overrides that had not changed, because they inherit it.
+#[test]
+fn fields_that_did_not_change_are_not_named() {
+    for (before, after, wanted) in [
+        (
+            "by: [t], tier_by: p, tiers: {x: 1/s, y: 9/s}",
+            "by: [t], tier_by: p, tiers: {x: 2/s, y: 9/s}",
+            "tiers",
+        ),
+        (
+            "by: [t], tier_by: p, tiers: {x: 1/s burst 5, y: 9/s}",
+            "by: [t], tier_by: p, tiers: {x: 1/s burst 6, y: 9/s}",
+            "tiers",
+        ),
+        (
+            "by: [t], rate: 1/s, burst: 5, overrides: {k: 2/s}",
+            "by: [t], rate: 1/s, burst: 6, overrides: {k: 2/s}",
+            "burst",
+        ),
+        (
+            "by: [t], rate: 9/s, burst: 9, overrides: {k: 2/s}",
+            "by: [t], rate: 9/s, overrides: {k: 2/s}",
+            "burst",
+        ),
+        ("by: [t], rate: 9/s, burst: 9", "by: [t], rate: 9/s", ""),
+        ("by: [t], rate: 9/s burst 9", "by: [t], rate: 9/s", ""),
+        ("by: [t], rate: 9/s burst 5", "by: [t], rate: 9/s, burst: 5", ""),
+        ("by: [t], rate: 9/s burst 5", "by: [t], rate: 8/s burst 5", "rate"),
+        ("by: [t], rate: 9/s", "by: [t], rate: 8/s", "rate"),
+        ("by: [t], rate: 9/s burst 5", "by: [t], rate: 9/s burst 6", "burst"),
+        (
+            "by: [t], rate: 9/s, algorithm: leaky-bucket, queue: 5, overrides: {k: 2/s}",
+            "by: [t], rate: 9/s, algorithm: leaky-bucket, queue: 6, overrides: {k: 2/s}",
+            "queue",
+        ),
+        (
+            "by: [t], rate: 9/s, overrides: {k: 2/s}",
+            "by: [t], rate: 9/s, algorithm: leaky-bucket, overrides: {k: 2/s}",
+            "algorithm",
+        ),
+        (
+            "by: [t], rate: deny, overrides: {k: 2/s burst 3}",
+            "by: [t], rate: deny, overrides: {k: 2/s burst 4}",
+            "overrides",
+        ),
+        (
+            "by: [t], rate: 9/s burst 3, overrides: {k: 2/s}",
+            "by: [t], rate: unlimited, overrides: {k: 2/s}",
+            "rate",
+        ),
+        ("by: [t], tier_by: p, tiers: {x: 1/s}", "by: [t], rate: 1/s, tier_by: p, tiers: {x: 1/s}", "rate"),
+        (
+            "by: [t], concurrency: 5, overrides: {k: 9}",
+            "by: [t], concurrency: 6, overrides: {k: 9}",
+            "concurrency",
+        ),
+    ] {
+        let file = |limit: &str| policy(&format!("limits: [{{name: a, {limit}}}]"));
+        for (one, other) in [(before, after), (after, before)] {
+            let difference = file(one).difference(&file(other));
+            let named = match &difference.changes[..] {
+                [Change::Changed { fields, .. }] => fields.join(", "),
+                _ => String::new(),
+            };
+            assert_eq!(named, wanted, "{one} -> {other}");
+        }
+    }
+}
+
 /// The order of a list means nothing: a policy with the same statuses and values in another order is the same.
 #[test]
 fn another_order_is_no_change() {

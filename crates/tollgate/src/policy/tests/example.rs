@@ -15,19 +15,19 @@ fn the_example_compiles_to_these_sentences() {
     assert_eq!(
         policy.sentences(),
         [
-            "per-key: each api_key may make 100 requests a second on average and 200 at once",
+            "per-key: each api_key may make 100 requests a second on average, 200 at once and at most 300 in any second",
             "login: when method is POST and path is /login, each ip may make 5 requests in any minute; \
              while the store fails no request passes",
-            "plan: each tenant may make, by its plan, 10 requests a second on average and 10 at once (free), \
-             100 requests a second on average and 200 at once (pro) or 1,000 requests a second on average \
-             and 2,000 at once (enterprise); with any other plan, or none, it counts as free; \
-             tenant acme may make 5,000 requests a second on average and 5,000 at once",
+            "plan: each tenant may make, by its plan, 10 requests a second on average, 10 at once and at most 20 in any second (free), \
+             100 requests a second on average, 200 at once and at most 300 in any second (pro) or 1,000 requests a second on average, \
+             2,000 at once and at most 3,000 in any second (enterprise); with any other plan, or none, it counts as free; \
+             tenant acme may make 5,000 requests a second on average, 5,000 at once and at most 10,000 in any second",
             "monthly: each tenant may make 1,000,000 requests in each calendar month in Europe/Rome; \
              while the store fails no request passes",
-            "tokens: when path.startsWith('/v1/chat'), each tenant may use 100,000 units a minute on average \
-             and 100,000 at once; a request costs prompt_tokens + max_tokens",
+            "tokens: when path.startsWith('/v1/chat'), each tenant may use 100,000 units a minute on average, \
+             100,000 at once and at most 200,000 in any minute; a request costs prompt_tokens + max_tokens",
             "in-flight: each api_key may have 20 requests in flight; a permit returns by itself after 30 s",
-            "platform: everybody together may make 500,000 requests a second on average and 500,000 at once; \
+            "platform: everybody together may make 500,000 requests a second on average, 500,000 at once and at most 1,000,000 in any second; \
              counted in leases",
         ]
     );

@@ -6,26 +6,30 @@ use super::{policy, warnings};
 #[test]
 fn limits_read_as_sentences() {
     for (fields, wanted) in [
-        ("rate: 1/min, by: ip", "each ip may make 1 request a minute on average and 1 at once"),
+        (
+            "rate: 1/min, by: ip",
+            "each ip may make 1 request a minute on average, 1 at once and at most 2 in any minute",
+        ),
         (
             "rate: 300 per 5m",
-            "everybody together may make 300 requests every 5 minutes on average and 300 at once",
+            "everybody together may make 300 requests every 5 minutes on average, 300 at once and at most 600 in any 5 minutes",
         ),
         (
             "rate: 10/s, by: [tenant, ip], algorithm: gcra",
-            "each pair of tenant and ip may make 10 requests a second on average and 10 at once",
+            "each pair of tenant and ip may make 10 requests a second on average, 10 at once and at most 20 in any second",
         ),
         (
             "rate: 10/day, by: [a, b, c]",
-            "each combination of a, b and c may make 10 requests a day on average and 10 at once",
+            "each combination of a, b and c may make 10 requests a day on average, 10 at once and at most 20 in any day",
         ),
         (
             "rate: 10/h, algorithm: fixed-window",
-            "everybody together may make 10 requests in each window of one hour",
+            "everybody together may make 10 requests in each window of one hour and at most 20 in any hour",
         ),
         (
             "rate: 10/h, algorithm: fixed-window, align: first-hit, by: [ip]",
-            "each ip may make 10 requests in each window of one hour, which begins with the first request",
+            "each ip may make 10 requests in each window of one hour, which begins with the first request, \
+             and at most 20 in any hour",
         ),
         (
             "rate: 10/week, algorithm: fixed-window, align: calendar",
@@ -53,45 +57,45 @@ fn limits_read_as_sentences() {
         ),
         (
             "rate: 1k/s, cost: tokens",
-            "everybody together may use 1,000 units a second on average and 1,000 at once; \
+            "everybody together may use 1,000 units a second on average, 1,000 at once and at most 2,000 in any second; \
              a request costs what its tokens says",
         ),
         (
             "rate: 1k/s, cost: 5",
-            "everybody together may use 1,000 units a second on average and 1,000 at once; a request counts as 5",
+            "everybody together may use 1,000 units a second on average, 1,000 at once and at most 2,000 in any second; a request counts as 5",
         ),
         (
             "rate: 1/s, when: {method: [GET, HEAD], path: /v1/*, host: '*'}",
             "when method is GET or HEAD and path matches /v1/* and host is anything, \
-             everybody together may make 1 request a second on average and 1 at once",
+             everybody together may make 1 request a second on average, 1 at once and at most 2 in any second",
         ),
         (
             "rate: 1/s, mode: shadow",
-            "everybody together may make 1 request a second on average and 1 at once; only counted, never denied (shadow)",
+            "everybody together may make 1 request a second on average, 1 at once and at most 2 in any second; only counted, never denied (shadow)",
         ),
         (
             "by: [k], rate: 1/s, enforce_percent: 5, on_store_failure: allow",
-            "each k may make 1 request a second on average and 1 at once; \
+            "each k may make 1 request a second on average, 1 at once and at most 2 in any second; \
              while the store fails every request passes for 1 s, up to 4 times this node's share, then by this node's share; enforced for 5% of keys, only counted for the others",
         ),
         (
             "rate: 1/s, on_store_failure: {first: local, deny_after: 60s}",
-            "everybody together may make 1 request a second on average and 1 at once; \
+            "everybody together may make 1 request a second on average, 1 at once and at most 2 in any second; \
              while the store fails by this node's share, then after 1 min no request passes",
         ),
         (
             "rate: 1/s, on_store_failure: {first: allow, for: 200ms, up_to: unlimited, then: deny}",
-            "everybody together may make 1 request a second on average and 1 at once; \
+            "everybody together may make 1 request a second on average, 1 at once and at most 2 in any second; \
              while the store fails every request passes for 200 ms, without a bound, then no request passes",
         ),
         (
             "rate: 1/s, on_store_failure: {first: allow, for: 2s, up_to: 1, deny_after: 1m}",
-            "everybody together may make 1 request a second on average and 1 at once; while the store fails \
+            "everybody together may make 1 request a second on average, 1 at once and at most 2 in any second; while the store fails \
              every request passes for 2 s, up to this node's share, then by this node's share, then after 1 min no request passes",
         ),
         (
             "rate: 1/s, mode: off",
-            "everybody together may make 1 request a second on average and 1 at once; switched off",
+            "everybody together may make 1 request a second on average, 1 at once and at most 2 in any second; switched off",
         ),
         (
             "by: [t], tier_by: plan, tiers: {pro: 5, free: 1}, concurrency: 2, overrides: {e: 9, d: 8, c: 7, b: 6}",
@@ -125,7 +129,7 @@ fn a_tier_for_every_other_pair_is_read_back() {
     let policy = policy(&format!("limits: [{{name: a, by: [tenant], {tiers}}}]"));
     let sentence = policy.limits()[0].sentence();
     assert!(
-        sentence.contains("4 requests an hour on average and 4 at once (any other plan, any other region)"),
+        sentence.contains("4 requests an hour on average, 4 at once and at most 8 in any hour (any other plan, any other region)"),
         "{sentence}"
     );
     assert!(!sentence.contains("it counts as"), "{sentence}");

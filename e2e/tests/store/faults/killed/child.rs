@@ -27,7 +27,7 @@ pub(super) const PART: &str = "TOLLGATE_TEST_LEASED";
 const MAINTAIN_EVERY: Duration = Duration::from_millis(5);
 const KEYS_MAX: usize = 10_000;
 
-/// What a process does.
+/// The task of a process.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     /// The name of the test, which the child runs.
@@ -72,7 +72,7 @@ pub(super) struct Process {
     pub(super) part: Part,
 }
 
-/// What a process that shut down reports about its leases.
+/// The report of a process that shut down about its leases.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShutdownReport {
     pub(super) held: u64,

@@ -5,12 +5,12 @@ use serde_json::{Value, json};
 
 use super::super::answer::AdminAnswer;
 use super::super::route::Verb;
-use super::super::token::TokenHolder;
 use super::form::FormFields;
 use super::intent::{Intent, Offer, Subject};
-use super::panel::Tone;
+use super::panel::{Panel, Tone};
 use super::rate_limit_header;
 use super::sentence::{Moment, Sentences, sentences};
+use super::session::ConsoleSession;
 use crate::control::ControlPlane;
 use crate::problem::Problem;
 
@@ -20,6 +20,8 @@ pub(super) struct Acted {
     pub(super) sentences: Sentences,
     /// The command that does the same, if there is one.
     pub(super) command: Option<String>,
+    /// Tables that belong to the answer.
+    pub(super) panels: Vec<Panel>,
 }
 
 /// A key or a limit, and what may be done about it.
@@ -40,7 +42,11 @@ struct OfferDocument<'a> {
 
 impl Acted {
     pub(super) fn document(&self) -> Value {
-        document(&self.title, &self.sentences, self.command.as_deref())
+        let mut document = document(&self.title, &self.sentences, self.command.as_deref());
+        if !self.panels.is_empty() {
+            document["panels"] = json!(self.panels);
+        }
+        document
     }
 }
 
@@ -73,14 +79,16 @@ impl ControlPlane {
     ///
     /// # Errors
     /// When the operator may not do it, or it cannot be done.
-    pub(super) async fn act(&self, who: &TokenHolder, fields: &FormFields) -> Result<Acted, Problem> {
+    pub(super) async fn act(&self, session: &ConsoleSession, fields: &FormFields) -> Result<Acted, Problem> {
         if let Some(sentence) = fields.get("key").and_then(rate_limit_header::sentence) {
             let sentences = Sentences { first: sentence, tone: Tone::Plain, more: Vec::new() };
-            return Ok(Acted { title: "RateLimit header".to_owned(), sentences, command: None });
+            let title = "RateLimit header".to_owned();
+            return Ok(Acted { title, sentences, command: None, panels: Vec::new() });
         }
         let intent = Intent::read(fields)?;
-        let (sentences, _) = self.carried_out(who, &intent).await?;
-        Ok(Acted { title: intent.subject.title(), sentences, command: Some(intent.command()) })
+        let (sentences, _) = self.carried_out(session, &intent).await?;
+        let (title, command) = (intent.subject.title(), Some(intent.command()));
+        Ok(Acted { title, sentences, command, panels: Vec::new() })
     }
 
     /// A key with its explanation, or a limit with its sentence; and what this operator may do about it.
@@ -89,14 +97,14 @@ impl ControlPlane {
     /// When there is no such limit, or the key cannot be explained.
     pub(super) async fn about_subject(
         &self,
-        who: &TokenHolder,
+        session: &ConsoleSession,
         fields: &FormFields,
     ) -> Result<AboutSubject, Problem> {
-        let subject = Subject::read(fields)?;
+        let (subject, who) = (Subject::read(fields)?, &session.who);
         let is_key = matches!(subject, Subject::Key { .. }) && self.service.compat().is_none();
         if is_key {
             let intent = Intent { verb: Verb::Explain, subject, lasting: None, percent: None };
-            let (sentences, answer) = self.carried_out(who, &intent).await?;
+            let (sentences, answer) = self.carried_out(session, &intent).await?;
             let offers = intent.subject.offers(who.role, answer["blocked"].as_str());
             let (title, command) = (intent.subject.title(), Some(intent.command()));
             return Ok(AboutSubject { title, sentences, command, offers });
@@ -118,14 +126,29 @@ impl ControlPlane {
         Ok(AboutSubject { title: subject.title(), sentences, command: None, offers })
     }
 
-    async fn carried_out(&self, who: &TokenHolder, intent: &Intent) -> Result<(Sentences, Value), Problem> {
+    async fn carried_out(
+        &self,
+        session: &ConsoleSession,
+        intent: &Intent,
+    ) -> Result<(Sentences, Value), Problem> {
         let body = intent.body().to_string();
-        let answer = match self.perform(who, intent.verb, body.as_bytes()).await? {
+        let answer = match self.perform(&session.who, intent.verb, body.as_bytes()).await? {
             AdminAnswer::Json(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
             AdminAnswer::Lines(_) => Value::Null,
         };
         let moment = Moment { now: self.service.now(), wall: self.service.engine.maintenance().wall() };
-        Ok((sentences(intent, &answer, moment), answer))
+        let mut said = sentences(intent, &answer, moment);
+        if intent.verb == Verb::Explain {
+            // Nodes share the counters, but not their leases, nor what they remember of denials.
+            for (node, other) in self.explained_elsewhere(body, session.token()).await {
+                match other.map(|other| sentences(intent, &other, moment)) {
+                    Ok(other) if other.tone == said.tone => {}
+                    Ok(other) => said.more.push(format!("{node} answers otherwise: {}", other.first)),
+                    Err(problem) => said.more.push(format!("{node} is missing: {problem}")),
+                }
+            }
+        }
+        Ok((said, answer))
     }
 
     fn limit_sentence(&self, name: &str) -> String {

@@ -245,6 +245,35 @@ function answerNodes(answer) {
   return nodes;
 }
 
+function panelNodes({ id, title, note, columns, entries }) {
+  const heads = columns.map((column) => element("th", { scope: "col" }, column));
+  const rows = entries.map((entry) =>
+    element("tr", {}, ...entry.fields.map((field, index) => fieldCell(field, columns[index]))));
+  const table = element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows));
+  return element(
+    "section", { id, "aria-labelledby": `${id}-title` },
+    element("h3", { id: `${id}-title` }, title), element("p", { class: "note" }, note),
+    element("div", { class: "scroll" }, table),
+  );
+}
+
+/** What a pasted policy, or the last change, would have done. */
+async function compare(event) {
+  event.preventDefault();
+  const fields = new FormData(event.target);
+  if (event.submitter?.name) {
+    fields.set(event.submitter.name, event.submitter.value);
+    fields.delete("policy");
+  }
+  const answer = byId("what-if-answer");
+  answer.replaceChildren(element("p", {}, "comparing …"));
+  const body = new URLSearchParams(fields);
+  body.set("form_token", formToken);
+  const found = await asked("/console/what-if", { method: "POST", body });
+  answer.replaceChildren(
+    element("h3", {}, found.title), ...answerNodes(found), ...(found.panels ?? []).map(panelNodes));
+}
+
 async function openSubject(path) {
   const answer = await asked(path);
   byId("act-title").textContent = answer.title;
@@ -302,12 +331,15 @@ function drawTailSoon() {
 
 function drawTail() {
   const wanted = byId("tail-filter").value.toLowerCase();
-  const texts = tail.events.map((event) => event.missed ? ["", `${event.missed} missed`, "", "", "", ""] : [
+  const texts = tail.events.map((event) => event.at === undefined ? [
+    "", event.missed ? `${event.missed} missed` : event.problem, "", "", "", "", event.node ?? "",
+  ] : [
     event.at.slice(11, 23), event.verdict, event.limit,
     Object.entries(event.attributes).map(([name, value]) => `${name}=${value}`).join(" "),
     event.retry_after_ms === undefined ? "" : `${event.retry_after_ms} ms`, event.source,
+    event.node ?? "",
   ]);
-  const columns = ["when", "verdict", "limit", "attributes", "retry after", "source"];
+  const columns = ["when", "verdict", "limit", "attributes", "retry after", "source", "node"];
   const shown = texts.filter((fields) => fields.join(" ").toLowerCase().includes(wanted)).slice(0, EVENTS_SHOWN);
   byId("tail-events").replaceChildren(...shown.map((fields) => element("tr", {}, ...fields.map((text, index) =>
     element("td", { "data-column": columns[index], class: index === 1 && text !== "allow" ? "bad" : "plain" }, text)))));
@@ -344,6 +376,11 @@ byId("act-close").addEventListener("click", closeSubject);
 byId("ask-form").addEventListener("submit", async (event) => {
   event.preventDefault();
   byId("answer").replaceChildren(...answerNodes(await post(new FormData(event.target))));
+});
+byId("what-if-form")?.addEventListener("submit", compare);
+byId("what-if-file")?.addEventListener("change", async (event) => {
+  const [file] = event.target.files;
+  if (file) byId("what-if-policy").value = await file.text();
 });
 byId("show-seconds").addEventListener("click", () => showRange("seconds"));
 byId("show-minutes").addEventListener("click", () => showRange("minutes"));

@@ -9,14 +9,14 @@ const FIELDS_MAX: usize = 32;
 
 /// The fields of a form, each at most once.
 #[derive(Debug, Default)]
-pub(super) struct FormFields(Vec<(String, String)>);
+pub(in super::super) struct FormFields(Vec<(String, String)>);
 
 impl FormFields {
     /// Reads the body of a form, or a query.
     ///
     /// # Errors
     /// When a field is given twice, or there are too many.
-    pub(super) fn read(bytes: &[u8]) -> Result<Self, Problem> {
+    pub(in super::super) fn read(bytes: &[u8]) -> Result<Self, Problem> {
         let mut fields: Vec<(String, String)> = Vec::new();
         for (name, value) in parse(bytes) {
             if fields.len() >= FIELDS_MAX || fields.iter().any(|(known, _)| *known == name) {
@@ -28,7 +28,7 @@ impl FormFields {
     }
 
     /// A field, if it is there and not empty.
-    pub(super) fn get(&self, name: &str) -> Option<&str> {
+    pub(in super::super) fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.trim());
         found.filter(|value| !value.is_empty())
     }

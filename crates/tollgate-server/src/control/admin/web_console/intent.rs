@@ -1,4 +1,4 @@
-//! What an operator wants done about a key or a limit: read from a form, offered as a form, sent to the admin API, and
+//! An operator's command about a key or a limit: read from a form, offered as a form, sent to the admin API, and
 //! written as the command that does the same.
 
 use serde_json::{Map, Value, json};

@@ -7,12 +7,12 @@ use serde_json::Value;
 use tollgate::time::WallOffset;
 use tollgate::{LimitOverride, Timestamp};
 
+use super::numbers::{Counts, NodeNumbers};
 use super::panel::{Fact, Panel, Tone};
 use super::recorder::Recorder;
 use super::sentence::instant;
 use crate::control::ControlPlane;
 use crate::readiness::Audience;
-use crate::telemetry::names::{OUTCOMES, SOURCES, VERDICTS};
 use crate::time_text::people;
 
 /// How many seconds a rate is averaged over.
@@ -24,9 +24,9 @@ pub(super) struct Overview {
     pub(super) at: String,
     pub(super) strip: Vec<Fact>,
     /// Decisions of the last second by verdict.
-    rates: BTreeMap<&'static str, u64>,
+    rates: Counts,
     /// Outcomes of the last second by limit, for those with a history.
-    limits: BTreeMap<String, BTreeMap<&'static str, u64>>,
+    limits: BTreeMap<String, Counts>,
     pub(super) panels: Vec<Panel>,
 }
 
@@ -34,6 +34,8 @@ pub(super) struct Overview {
 pub(super) struct OverviewSource<'a> {
     pub(super) control: &'a ControlPlane,
     pub(super) recorder: &'a Recorder,
+    /// The sums over this node and the others that answered.
+    pub(super) numbers: NodeNumbers,
     pub(super) now: Timestamp,
     pub(super) wall: WallOffset,
 }
@@ -42,37 +44,46 @@ impl ControlPlane {
     /// The overview of this instant. `None` before the first measurement.
     pub(super) async fn overview(&self) -> Option<Overview> {
         self.look_around().await;
+        self.ask_others_if_old().await;
         let (now, wall) = (self.service.now(), self.service.engine.maintenance().wall());
         let recorder = self.web_console.recorder();
-        let source = OverviewSource { control: self, recorder: recorder.as_ref()?, now, wall };
+        let recorder = recorder.as_ref()?;
+        let mut numbers = NodeNumbers::of(self, recorder);
+        let others = recorder.others.nodes.iter().filter_map(|node| node.numbers.as_ref().ok());
+        others.cloned().for_each(|other| numbers.add(other));
+        let source = OverviewSource { control: self, recorder, numbers, now, wall };
         Some(Overview {
             at: instant(now, wall),
             strip: source.strip(),
-            rates: VERDICTS.into_iter().zip(source.recorder.history.all.recent(1)).collect(),
-            limits: source.limit_rates(),
+            rates: source
+                .numbers
+                .verdicts
+                .iter()
+                .map(|(name, counts)| (name.clone(), counts.second))
+                .collect(),
+            limits: source
+                .numbers
+                .limits
+                .iter()
+                .map(|(name, limit)| (name.clone(), limit.second.clone()))
+                .collect(),
             panels: source.panels(),
         })
     }
 }
 
-impl OverviewSource<'_> {
+impl ControlPlane {
     /// The names of the limits that decide.
     pub(super) fn limit_names(&self) -> Vec<String> {
-        let service = &self.control.service;
+        let service = &self.service;
         match service.compat() {
             Some(compat) => compat.rules.metrics().into_iter().map(str::to_owned).collect(),
             None => service.engine.policy().limits().iter().map(|limit| limit.name().to_owned()).collect(),
         }
     }
+}
 
-    fn limit_rates(&self) -> BTreeMap<String, BTreeMap<&'static str, u64>> {
-        let rates = |name: String| {
-            let track = self.recorder.history.limit(&name)?;
-            Some((name, OUTCOMES.into_iter().zip(track.recent(1)).collect()))
-        };
-        self.limit_names().into_iter().filter_map(rates).collect()
-    }
-
+impl OverviewSource<'_> {
     /// The facts that say whether anything is wrong.
     fn strip(&self) -> Vec<Fact> {
         let report = self.control.report(Audience::Admitted);
@@ -96,7 +107,21 @@ impl OverviewSource<'_> {
         let up = people(self.now.since(self.control.service.started_at).ceil_seconds() * 1_000);
         let text = format!("{}, up {up}", env!("CARGO_PKG_VERSION"));
         facts.push(Fact { name: "version", text, tone: Tone::Plain });
+        facts.extend(self.nodes_fact());
         facts
+    }
+
+    /// How many nodes the numbers are of, where there are several.
+    fn nodes_fact(&self) -> Option<Fact> {
+        let others = &self.recorder.others;
+        let all = others.nodes.len() + 1;
+        let silent: Vec<&str> =
+            others.nodes.iter().filter(|node| node.numbers.is_err()).map(|node| node.name.as_str()).collect();
+        let without =
+            if silent.is_empty() { String::new() } else { format!("; without {}", silent.join(", ")) };
+        let text = format!("sums over {} of {all}{without}", others.answered() + 1);
+        let tone = if silent.is_empty() { Tone::Good } else { Tone::Bad };
+        (all > 1).then_some(Fact { name: "nodes", text, tone })
     }
 
     fn store_fact(&self, report: &Value) -> Fact {
@@ -118,10 +143,10 @@ impl OverviewSource<'_> {
 
     /// Where the answers of the last seconds came from.
     fn source_fact(&self) -> Fact {
-        let counts = self.recorder.sources(RATE_SECONDS);
-        let total: u64 = counts.iter().sum();
+        let counts = &self.numbers.sources;
+        let total: u64 = counts.values().sum();
         let mut shares: Vec<(u64, &str)> =
-            counts.into_iter().zip(SOURCES.map(|source| source.name())).collect();
+            counts.iter().map(|(name, count)| (*count, name.as_str())).collect();
         shares.sort_by(|one, other| other.cmp(one));
         let share = |(count, name): (u64, &str)| {
             (count > 0).then(|| format!("{name} {} %", (count * 100).div_ceil(total.max(1))))

@@ -1,5 +1,7 @@
 //! Pages as HTML. Every text goes through [`escaped`], whatever it is, because a caller may have chosen it.
 
+use super::super::route::Verb;
+use super::act::Acted;
 use super::intent::Offer;
 use super::overview::Overview;
 use super::panel::{Fact, Panel, PanelEntry, PanelField};
@@ -10,6 +12,9 @@ use super::session::ConsoleSession;
 pub(super) const TEMPLATE: &str = include_str!("console.html");
 /// The form to log in, and the frame of the other pages.
 pub(super) const LOGIN: &str = include_str!("login.html");
+
+/// The form for a candidate policy.
+const WHAT_IF: &str = include_str!("what_if.html");
 
 /// Text for HTML, between tags and in quoted attributes.
 fn escaped(text: &str) -> String {
@@ -56,15 +61,17 @@ pub(super) fn login(problem: Option<&str>) -> String {
     filled(LOGIN, &[("title", "Log in"), ("main", &main)])
 }
 
-/// A page with a message, and the way back.
-pub(super) fn message(title: &str, sentences: &Sentences, command: Option<&str>) -> String {
+/// A page with the answer to a form.
+pub(super) fn acted(acted: &Acted) -> String {
+    let command = acted.command.as_deref();
     let command = command.map(|text| format!("<p>The same as a command:</p>\n<pre>{}</pre>", escaped(text)));
-    let main = format!(
-        "<h1>{}</h1>\n{}\n{}\n{BACK}",
-        escaped(title),
-        sentences_html(sentences),
-        command.unwrap_or_default()
-    );
+    let panels: String = acted.panels.iter().map(panel_html).collect();
+    message(&acted.title, &acted.sentences, &format!("{panels}{}", command.unwrap_or_default()))
+}
+
+/// A page with a message, more HTML, and the way back.
+pub(super) fn message(title: &str, sentences: &Sentences, more: &str) -> String {
+    let main = format!("<h1>{}</h1>\n{}\n{more}\n{BACK}", escaped(title), sentences_html(sentences));
     filled(LOGIN, &[("title", &escaped(title)), ("main", &main)])
 }
 
@@ -108,6 +115,11 @@ fn offer_form(offer: &Offer, session: &ConsoleSession) -> String {
 pub(super) fn console(overview: &Overview, audit: Option<&Panel>, session: &ConsoleSession) -> String {
     let strip: String = overview.strip.iter().map(fact_html).collect();
     let panels: String = overview.panels.iter().chain(audit).map(panel_html).collect();
+    let what_if = if session.who.role >= Verb::Diff.role() {
+        filled(WHAT_IF, &[("form_token", &escaped(&session.form_token))])
+    } else {
+        String::new()
+    };
     let who = format!("{} ({})", session.who.name, session.who.role.name());
     filled(
         TEMPLATE,
@@ -118,6 +130,7 @@ pub(super) fn console(overview: &Overview, audit: Option<&Panel>, session: &Cons
             ("at", &escaped(&overview.at)),
             ("strip", &strip),
             ("panels", &panels),
+            ("what_if", &what_if),
         ],
     )
 }

@@ -1,4 +1,4 @@
-//! What the console shows, as tables of text: the page draws them as HTML, and the script as elements with text. Text
+//! The panels of the console, as tables of text: the page draws them as HTML, and the script as elements with text. Text
 //! from requests is in no other place, so that it is escaped in one function on each side.
 
 use serde::Serialize;

@@ -3,55 +3,41 @@
 use serde_json::Value;
 use tollgate::policy::{Mode, Policy};
 use tollgate::{ExpiringOverride, LimitOverride};
-use tollgate_overload::{ControllerReport, Priority};
-use tollgate_tower::shed::Shedder;
 
 use super::super::view::mode_name;
 use super::intent::Subject;
-use super::overview::{OverviewSource, RATE_SECONDS};
+use super::numbers::{ControllerNumbers, HoldNumbers, KeyNumbers, NearNumbers, StoreNumbers};
+use super::others::AUDIT_SHOWN;
+use super::overview::OverviewSource;
 use super::panel::{Panel, PanelEntry, PanelField, Tone};
 use super::sentence::instant;
 use crate::control::ControlPlane;
-use crate::telemetry::history::{LIMITS_MAX, SECONDS};
-use crate::telemetry::names::{ALLOWED, DENIED, SOURCES, VERDICTS, WOULD_DENY};
-use crate::telemetry::{StoreMetrics, TOP_WINDOW_SECONDS, TopKey};
+use crate::telemetry::TOP_WINDOW_SECONDS;
+use crate::telemetry::history::LIMITS_MAX;
+use crate::telemetry::names::VERDICTS;
+use crate::text::counted;
 use crate::time_text::people;
 
-/// Maximum number of limits, keys, blocks and entries of the audit log that are shown.
+/// Maximum number of limits and of blocks that are shown.
 const LIMITS_SHOWN: usize = 50;
-const KEYS_SHOWN: usize = 20;
 const BLOCKS_SHOWN: usize = 50;
-const AUDIT_SHOWN: usize = 30;
-/// How many points a trend has, and of how many seconds each is the sum.
-const TREND_POINTS: usize = 60;
-const TREND_SECONDS: usize = SECONDS / TREND_POINTS;
-/// Indexes in [`crate::telemetry::names::OUTCOMES`].
-const WAITED: usize = 1;
-const NEVER: usize = 3;
-
 impl OverviewSource<'_> {
     pub(super) fn panels(&self) -> Vec<Panel> {
         let mut panels = vec![self.verdicts(), self.limits(), self.keys(), self.near(), self.overrides()];
         panels.push(self.store_panel());
-        panels.extend(self.control.service.overload.as_deref().map(|shedder| self.overload(shedder)));
+        panels.extend((!self.numbers.controllers.is_empty()).then(|| self.overload()));
         panels.extend([self.holds(), self.nodes(), self.changes()]);
         panels
     }
 
     /// Decisions by verdict.
     fn verdicts(&self) -> Panel {
-        let track = &self.recorder.history.all;
-        let (second, minute, quarter) = (track.recent(1), track.recent(60), track.recent(SECONDS));
-        let measured = track.measured(60).max(1) as u64;
-        let entry = |(index, verdict): (usize, &str)| {
-            let is_shown = quarter[index] > 0 || ["allow", "deny"].contains(&verdict);
+        let entry = |verdict: &str| {
+            let counts = self.numbers.verdicts.get(verdict).copied().unwrap_or_default();
+            let is_shown = counts.quarter > 0 || ["allow", "deny"].contains(&verdict);
             is_shown.then(|| {
-                PanelEntry::new([
-                    verdict.into(),
-                    PanelField::count(second[index]),
-                    PanelField::count(minute[index].div_ceil(measured)),
-                    PanelField::count(quarter[index]),
-                ])
+                let counts = [counts.second, counts.a_second, counts.quarter].map(PanelField::count);
+                PanelEntry::new([verdict.into()].into_iter().chain(counts))
             })
         };
         Panel {
@@ -59,7 +45,7 @@ impl OverviewSource<'_> {
             title: "Decisions by verdict",
             note: String::new(),
             columns: &["verdict", "last second", "a second, last minute", "in 15 min"],
-            entries: VERDICTS.into_iter().enumerate().filter_map(entry).collect(),
+            entries: VERDICTS.into_iter().filter_map(entry).collect(),
             empty: "",
         }
     }
@@ -67,7 +53,7 @@ impl OverviewSource<'_> {
     /// The denials of each limit, and those in shadow.
     fn limits(&self) -> Panel {
         let policy = self.control.service.engine.policy();
-        let names = self.limit_names();
+        let names = self.control.limit_names();
         let count = names.len();
         let mut entries: Vec<(u64, PanelEntry)> =
             names.iter().map(|name| self.limit(name, &policy)).collect();
@@ -118,20 +104,15 @@ impl OverviewSource<'_> {
         );
         let mut fields = vec![name.into(), mode];
         let mut denied = 0;
-        match self.recorder.history.limit(name) {
+        match self.numbers.limits.get(name) {
             None => fields.extend((0..6).map(|_| PanelField::count("–"))),
-            Some(track) => {
-                let (recent, quarter) = (track.recent(RATE_SECONDS), track.recent(SECONDS));
-                let measured = track.measured(RATE_SECONDS).max(1) as u64;
-                let rate = |count: u64| PanelField::count(rate_text(count, measured));
-                denied = quarter[DENIED] + quarter[NEVER] + quarter[WOULD_DENY];
-                fields.push(rate(recent[ALLOWED] + recent[WAITED]));
-                fields.push(rate(recent[DENIED] + recent[NEVER]));
-                fields.push(rate(recent[WOULD_DENY]));
-                fields.push(PanelField::count(quarter[DENIED] + quarter[NEVER]));
-                fields.push(PanelField::count(quarter[WOULD_DENY]));
-                let trend = summed(&track.seconds(DENIED), &track.seconds(WOULD_DENY));
-                fields.push(PanelField { trend, ..PanelField::default() });
+            Some(numbers) => {
+                denied = numbers.denied_quarter + numbers.would_deny_quarter;
+                let rates = [numbers.allowed, numbers.denied, numbers.would_deny];
+                fields.extend(rates.map(|tenths| PanelField::count(rate_text(tenths))));
+                fields.push(PanelField::count(numbers.denied_quarter));
+                fields.push(PanelField::count(numbers.would_deny_quarter));
+                fields.push(PanelField { trend: numbers.trend.clone(), ..PanelField::default() });
             }
         }
         let about = limit.map(|_| Subject::Limit(name.to_owned()).query());
@@ -144,15 +125,15 @@ impl OverviewSource<'_> {
 
     /// The busiest keys.
     fn keys(&self) -> Panel {
-        let entry = |key: TopKey| {
+        let entry = |key: &KeyNumbers| {
             let mark = "~".repeat(usize::from(key.is_estimated));
             let denied_tone = if key.denied > 0 { Tone::Bad } else { Tone::Plain };
             let mut fields: Vec<PanelField> = vec![key.limit.clone().into(), key.key.clone().into()];
             fields.push(PanelField::count(format!("{mark}{}", key.decisions)));
             fields.push(PanelField::count(format!("{mark}{}", key.denied)));
             fields.push(PanelField::toned(share(key.denied, key.decisions), denied_tone));
-            fields.push(decided_by(&key).into());
-            PanelEntry::new(fields).about(self.about_key(&key))
+            fields.push(key.decided_by().into());
+            PanelEntry::new(fields).about(self.about_key(&key.limit, &key.attributes))
         };
         Panel {
             id: "keys",
@@ -162,42 +143,43 @@ impl OverviewSource<'_> {
                  explain, block or reset it."
             ),
             columns: &["limit", "key", "asked", "denied", "denied share", "decided by"],
-            entries: self.control.service.meter.top(KEYS_SHOWN).into_iter().map(entry).collect(),
+            entries: self.numbers.keys.iter().map(entry).collect(),
             empty: "No decision about a key was made in the last two minutes.",
         }
     }
 
     /// The query about a key. `None` if its values are too long to be known whole.
-    fn about_key(&self, key: &TopKey) -> Option<String> {
-        let limit = Some(key.limit.as_str()).filter(|_| self.control.service.compat().is_none());
-        (!key.attributes.is_empty()).then(|| Subject::key(&key.attributes, limit).query())
+    fn about_key(&self, limit: &str, attributes: &[(String, String)]) -> Option<String> {
+        let limit = Some(limit).filter(|_| self.control.service.compat().is_none());
+        (!attributes.is_empty()).then(|| Subject::key(attributes, limit).query())
     }
 
     /// Keys that have used most of their limit.
     fn near(&self) -> Panel {
-        let entry = |near: &super::near::NearKey| {
-            let used = near.limit.saturating_sub(near.remaining);
-            let exhausted = match (near.remaining, near.exhausted_in) {
+        let entry = |near: &NearNumbers| {
+            let used = near.of.saturating_sub(near.remaining);
+            let exhausted = match (near.remaining, near.exhausted_in_ms) {
                 (0, _) => PanelField::toned("now", Tone::Bad),
-                (_, Some(time)) => PanelField::toned(people(time.ceil_millis()), Tone::Warn),
+                (_, Some(millis)) => PanelField::toned(people(millis), Tone::Warn),
                 (_, None) => "not at this pace".into(),
             };
             let fields = [
-                near.key.limit.clone().into(),
-                near.key.key.clone().into(),
-                PanelField::count(share(used, near.limit)),
-                PanelField::count(format!("{} of {}", near.remaining, near.limit)),
+                near.limit.clone().into(),
+                near.key.clone().into(),
+                PanelField::count(share(used, near.of)),
+                PanelField::count(format!("{} of {}", near.remaining, near.of)),
                 exhausted,
             ];
-            PanelEntry::new(fields).about(self.about_key(&near.key))
+            PanelEntry::new(fields).about(self.about_key(&near.limit, &near.attributes))
         };
         Panel {
             id: "near",
             title: "Near their limit",
-            note: "Of the 20 busiest keys, those that have used 80 % or more; looked at every 5 s."
-                .to_owned(),
+            note:
+                "Of the 20 busiest keys of each node, those that have used 80 % or more; looked at every 5 s."
+                    .to_owned(),
             columns: &["limit", "key", "used", "left", "exhausted in"],
-            entries: self.recorder.near.keys.iter().map(entry).collect(),
+            entries: self.numbers.near.iter().map(entry).collect(),
             empty: "None of the busiest keys has used 80 % of its limit.",
         }
     }
@@ -242,7 +224,7 @@ impl OverviewSource<'_> {
         let mut fact = |name: &str, text: String, tone: Tone| {
             entries.push(PanelEntry::new([name.into(), PanelField::toned(text, tone)]));
         };
-        match self.recorder.store(60) {
+        match &self.numbers.store {
             None => {
                 for (name, value) in self.control.service.meter.probed(self.now) {
                     if let Some(what) = memory_fact(name) {
@@ -250,17 +232,13 @@ impl OverviewSource<'_> {
                     }
                 }
             }
-            Some((before, now)) => store_facts(before, now, &mut fact),
-        }
-        let counts = self.recorder.sources(60);
-        let saved: u64 = SOURCES
-            .iter()
-            .zip(counts)
-            .filter(|(source, _)| ["lease", "deny-cache"].contains(&source.name()))
-            .map(|(_, count)| count)
-            .sum();
-        if self.recorder.store(1).is_some() {
-            fact("answers without a call, last minute", grouped(saved), Tone::Plain);
+            Some(store) => {
+                store_facts(store, &mut fact);
+                let without_call =
+                    ["lease", "deny-cache"].map(|source| self.numbers.sources_minute.get(source));
+                let saved: u64 = without_call.into_iter().flatten().sum();
+                fact("answers without a call, last minute", grouped(saved), Tone::Plain);
+            }
         }
         Panel {
             id: "store",
@@ -273,79 +251,73 @@ impl OverviewSource<'_> {
     }
 
     /// The overload controllers.
-    fn overload(&self, shedder: &Shedder) -> Panel {
-        let entry = |report: ControllerReport| {
+    fn overload(&self) -> Panel {
+        let entry = |controller: &ControllerNumbers| {
             let number = |number: Option<u64>| PanelField::count(number.map_or("–".to_owned(), grouped));
-            let shed = |priority: Priority| {
-                let refused = shedder.refused(report.controller, priority);
-                (refused > 0).then(|| format!("{} {}", priority.as_str(), grouped(refused)))
-            };
-            let shed: Vec<String> = Priority::ALL.into_iter().filter_map(shed).collect();
-            let changed =
-                report.changed_at.map_or_else(String::new, |at| format!(" at {}", instant(at, self.wall)));
-            let tone = if report.mode == Mode::Enforce { Tone::Plain } else { Tone::Warn };
-            let name = report.controller.as_str();
+            let shed =
+                controller.shed.iter().map(|(priority, count)| format!("{priority} {}", grouped(*count)));
+            let shed: Vec<String> = shed.collect();
+            let changed = controller.changed.as_ref().map_or_else(String::new, |at| format!(" at {at}"));
+            let tone = if controller.mode == mode_name(Mode::Enforce) { Tone::Plain } else { Tone::Warn };
             let fields = [
-                name.into(),
-                PanelField::toned(mode_name(report.mode), tone),
-                number(report.in_flight.map(u64::from)),
-                number(report.limit),
+                controller.name.clone().into(),
+                PanelField::toned(controller.mode.clone(), tone),
+                number(controller.in_flight),
+                number(controller.limit),
                 if shed.is_empty() {
                     "nothing".into()
                 } else {
                     PanelField::toned(shed.join(", "), Tone::Warn)
                 },
-                PanelField::count(grouped(report.would_refuse)),
-                format!("{}{changed}", report.reason.as_str()).into(),
+                PanelField::count(grouped(controller.would_shed)),
+                format!("{}{changed}", controller.reason).into(),
             ];
-            PanelEntry::new(fields).about(Some(Subject::Controller(name.to_owned()).query()))
+            PanelEntry::new(fields).about(Some(Subject::Controller(controller.name.clone()).query()))
         };
         Panel {
             id: "overload",
             title: "Overload",
             note: "Shed requests by priority, since the start.".to_owned(),
             columns: &["controller", "mode", "in flight", "limit", "shed", "would shed", "last change"],
-            entries: shedder.reports().into_iter().map(entry).collect(),
+            entries: self.numbers.controllers.iter().map(entry).collect(),
             empty: "",
         }
     }
 
     /// The permits and reservations that callers hold.
     fn holds(&self) -> Panel {
-        let service = &self.control.service;
-        let held = [
-            ("reservations", service.reservations.held(self.now)),
-            ("permits of concurrency limits", service.permits.held(self.now)),
-            ("reports awaited", service.reports.held(self.now)),
-        ];
-        let entry = |(name, (open, expired)): (&str, (usize, u64))| {
-            PanelEntry::new([name.into(), PanelField::count(open), PanelField::count(expired)])
+        let entry = |(name, held): (&String, &HoldNumbers)| {
+            PanelEntry::new([
+                name.clone().into(),
+                PanelField::count(held.open),
+                PanelField::count(held.expired),
+            ])
         };
         Panel {
             id: "holds",
             title: "Reservations and permits",
             note: "Expired ones were never settled or released: their units stayed charged.".to_owned(),
             columns: &["what", "open", "expired"],
-            entries: held.into_iter().map(entry).collect(),
+            entries: self.numbers.holds.iter().map(entry).collect(),
             empty: "",
         }
     }
 
-    /// The nodes of the fleet, by their heartbeats.
+    /// The nodes of the fleet, by their heartbeats, and whether their numbers are here.
     fn nodes(&self) -> Panel {
-        let roster = &self.recorder.roster;
+        let roster = serde_json::to_value(&self.recorder.roster).unwrap_or_default();
         let entry = |node: &Value| {
             let text = |name: &str| node[name].as_str().unwrap_or("–").to_owned();
             let (name, is_ok) = (text("name"), node["state"] == "ok");
-            let name = if node["this"] == true { format!("{name} (this one)") } else { name };
+            let problem = self.recorder.others.problem_of(node["id"].as_str());
+            let (name, numbers) = match (node["this"] == true, problem) {
+                (true, _) => (format!("{name} (this one)"), PanelField::toned("included", Tone::Good)),
+                (false, None) => (name, PanelField::toned("included", Tone::Good)),
+                (false, Some(problem)) => (name, PanelField::toned(format!("missing: {problem}"), Tone::Bad)),
+            };
             let state = PanelField::toned(text("state"), if is_ok { Tone::Good } else { Tone::Bad });
-            PanelEntry::new([
-                name.into(),
-                state,
-                text("policy").into(),
-                text("version").into(),
-                text("last_seen").into(),
-            ])
+            let seen = [text("policy"), text("version"), text("last_seen")].map(PanelField::from);
+            PanelEntry::new([name.into(), state, numbers].into_iter().chain(seen))
         };
         let problem =
             roster["problem"].as_str().map(|problem| format!(" This list is an old one: {problem}."));
@@ -353,11 +325,11 @@ impl OverviewSource<'_> {
             id: "nodes",
             title: "Nodes",
             note: format!(
-                "Servers that share the store. The other panels are of this one; blocks and overrides hold on all of \
-                 them.{}",
+                "Servers that share the store. The other panels are sums over those whose numbers are included; blocks and \
+                 overrides hold on all of them.{}",
                 problem.unwrap_or_default()
             ),
-            columns: &["node", "state", "policy", "version", "last seen"],
+            columns: &["node", "state", "numbers", "policy", "version", "last seen"],
             entries: roster["nodes"]
                 .as_array()
                 .map_or_else(Vec::new, |nodes| nodes.iter().map(entry).collect()),
@@ -383,18 +355,32 @@ impl OverviewSource<'_> {
 }
 
 impl ControlPlane {
-    /// The latest actions of operators, for the role admin.
+    /// The latest actions of operators on all nodes that answer, for the role admin.
     pub(super) fn audit_panel(&self) -> Panel {
         let entries = self.admin.audit.latest(AUDIT_SHOWN);
-        let entry =
-            |entry: &super::super::audit::AuditEntry| PanelEntry::new(entry.fields().map(PanelField::from));
+        let mut rows: Vec<[String; 6]> = entries
+            .iter()
+            .map(|entry| {
+                let [at, who, did, about, outcome] = entry.fields();
+                [at, "this one".to_owned(), who, did, about, outcome]
+            })
+            .collect();
+        let recorder = self.web_console.recorder();
+        let others = recorder.as_ref().into_iter().flat_map(|recorder| &recorder.others.audit);
+        rows.extend(others.map(|(node, entry)| {
+            let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
+            let who = format!("{} ({})", text("who"), text("role"));
+            [text("at"), node.clone(), who, text("verb"), text("about"), text("outcome")]
+        }));
+        // RFC 3339 in UTC sorts by time.
+        rows.sort_by(|one, other| other[0].cmp(&one[0]));
+        rows.truncate(AUDIT_SHOWN);
         Panel {
             id: "audit",
             title: "Who did what",
-            note: "The actions of operators on this server, newest first. Shown to the role admin."
-                .to_owned(),
-            columns: &["when", "who", "did", "about", "outcome"],
-            entries: entries.iter().map(entry).collect(),
+            note: "The actions of operators, newest first. Shown to the role admin.".to_owned(),
+            columns: &["when", "node", "who", "did", "about", "outcome"],
+            entries: rows.into_iter().map(|row| PanelEntry::new(row.map(PanelField::from))).collect(),
             empty: "No operator has done anything since the start.",
         }
     }
@@ -420,56 +406,40 @@ fn memory_fact(name: &str) -> Option<&'static str> {
     }
 }
 
-fn store_facts(before: &StoreMetrics, now: &StoreMetrics, fact: &mut impl FnMut(&str, String, Tone)) {
-    let latency = |thousandths| {
-        quantile(
-            &before.latency.0,
-            &now.latency.0,
-            now.latency.1 - before.latency.1.min(now.latency.1),
-            thousandths,
-        )
-    };
+fn store_facts(store: &StoreNumbers, fact: &mut impl FnMut(&str, String, Tone)) {
     for (name, thousandths) in
         [("half of the calls take at most", 500), ("99 % of the calls take at most", 990)]
     {
-        fact(name, latency(thousandths), Tone::Plain);
+        let text = match store.quantile(thousandths) {
+            None => "no calls in the last minute".to_owned(),
+            Some(Ok(nanos)) => format!("{} µs", grouped(nanos / 1_000)),
+            Some(Err(nanos)) => format!("more than {} µs", grouped(nanos / 1_000)),
+        };
+        fact(name, text, Tone::Plain);
     }
-    let (calls, requests) =
-        (now.calls - before.calls.min(now.calls), now.requests - before.requests.min(now.requests));
-    fact("calls, last minute", format!("{} for {} requests", grouped(calls), grouped(requests)), Tone::Plain);
-    let failed = |metrics: &StoreMetrics| metrics.failures.iter().map(|(_, count)| count).sum::<u64>();
-    let failures = failed(now) - failed(before).min(failed(now));
-    let tone = if failures > 0 { Tone::Bad } else { Tone::Good };
-    fact("failures, last minute", grouped(failures), tone);
-    for shard in now.shards.iter().take(16) {
-        let is_closed = shard.state == crate::telemetry::ShardState::Closed;
-        let text = format!("breaker {}, {} in flight", shard.state.name(), shard.in_flight);
-        fact(&shard.address, text, if is_closed { Tone::Good } else { Tone::Bad });
+    let calls = format!("{} for {} requests", grouped(store.calls), grouped(store.requests));
+    fact("calls, last minute", calls, Tone::Plain);
+    let tone = if store.failures > 0 { Tone::Bad } else { Tone::Good };
+    fact("failures, last minute", grouped(store.failures), tone);
+    for (address, shard) in &store.shards {
+        let state = |(state, nodes): (&String, &u64)| match shard.breakers.len() {
+            1 => format!("breaker {state}"),
+            _ => format!(
+                "breaker {state} on {}",
+                counted(usize::try_from(*nodes).unwrap_or(usize::MAX), "node")
+            ),
+        };
+        let states: Vec<String> = shard.breakers.iter().map(state).collect();
+        let text = format!("{}, {} in flight", states.join(", "), grouped(shard.in_flight));
+        fact(address, text, if shard.is_closed() { Tone::Good } else { Tone::Bad });
     }
-    if now.deferred > 0 {
-        fact("counters with deferred charges", grouped(now.deferred), Tone::Warn);
-    }
-}
-
-/// The upper bound of a quantile of the calls between two readings, as text.
-fn quantile(before: &[(u64, u64)], now: &[(u64, u64)], calls: u64, thousandths: u64) -> String {
-    if calls == 0 {
-        return "no calls in the last minute".to_owned();
-    }
-    let wanted = (calls * thousandths).div_ceil(1_000);
-    let since =
-        |index: usize, count: u64| count.saturating_sub(before.get(index).map_or(0, |(_, count)| *count));
-    let found = now.iter().enumerate().find(|(index, (_, count))| since(*index, *count) >= wanted);
-    match (found, now.last()) {
-        (Some((_, (nanos, _))), _) => format!("{} µs", grouped(nanos / 1_000)),
-        (None, Some((nanos, _))) => format!("more than {} µs", grouped(nanos / 1_000)),
-        (None, None) => String::new(),
+    if store.deferred > 0 {
+        fact("counters with deferred charges", grouped(store.deferred), Tone::Warn);
     }
 }
 
-/// A rate with one digit after the point where it is small.
-fn rate_text(count: u64, seconds: u64) -> String {
-    let tenths = count * 10 / seconds.max(1);
+/// Tenths a second, with one digit after the point where the rate is small.
+fn rate_text(tenths: u64) -> String {
     if tenths >= 100 || tenths.is_multiple_of(10) {
         return grouped(tenths / 10);
     }
@@ -494,24 +464,6 @@ fn share(part: u64, whole: u64) -> String {
     percent.map_or_else(|| "–".to_owned(), |percent| format!("{percent} %"))
 }
 
-/// The most frequent source of a key's answers.
-fn decided_by(key: &TopKey) -> String {
-    let most = SOURCES.into_iter().zip(key.sources).max_by_key(|(_, count)| *count);
-    most.filter(|(_, count)| *count > 0).map(|(source, _)| source.name().to_owned()).unwrap_or_default()
-}
-
-/// The sums of two counters over longer intervals, oldest first, as many as a trend has.
-fn summed(one: &[u32], other: &[u32]) -> Vec<u32> {
-    let both: Vec<u32> = one.iter().zip(other).map(|(one, other)| one.saturating_add(*other)).collect();
-    let mut trend: Vec<u32> = both
-        .rchunks(TREND_SECONDS)
-        .map(|seconds| seconds.iter().fold(0_u32, |sum, count| sum.saturating_add(*count)))
-        .collect();
-    trend.resize(TREND_POINTS, 0);
-    trend.reverse();
-    trend
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -520,27 +472,7 @@ mod tests {
     #[test]
     fn numbers_are_for_people() {
         assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!(
-            (rate_text(15, 10), rate_text(20, 10), rate_text(12_345, 10)),
-            ("1.5".into(), "2".into(), "1,234".into())
-        );
+        assert_eq!([15, 20, 12_345].map(rate_text), ["1.5", "2", "1,234"]);
         assert_eq!((share(1, 3), share(1, 0)), ("33 %".to_owned(), "–".to_owned()));
-    }
-
-    /// A trend ends now, whatever was measured before.
-    #[test]
-    fn a_trend_ends_now() {
-        let trend = summed(&[1; 20], &[1; 20]);
-        assert_eq!((trend.len(), trend[59], trend[58], trend[57]), (60, 30, 10, 0));
-        assert_eq!(summed(&[1; SECONDS], &[0; SECONDS]), vec![15; 60]);
-    }
-
-    /// A quantile is that of the calls between the readings, not of all calls.
-    #[test]
-    fn quantiles_are_of_the_last_minute() {
-        let (before, now) = ([(1_000, 90), (2_000, 100)], [(1_000, 90), (2_000, 110)]);
-        assert_eq!(quantile(&before, &now, 10, 500), "2 µs");
-        assert_eq!(quantile(&before, &now, 20, 990), "more than 2 µs");
-        assert_eq!(quantile(&before, &now, 0, 500), "no calls in the last minute");
     }
 }

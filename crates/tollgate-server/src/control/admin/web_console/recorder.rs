@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
 use tokio::time::MissedTickBehavior;
 use tollgate::policy::{Change, Difference};
 use tollgate::{Policy, Ticks, Timestamp};
@@ -13,7 +12,9 @@ use tollgate::{Policy, Ticks, Timestamp};
 use super::LatestEvent;
 use super::events::event;
 use super::near::NearKeys;
+use super::others::OtherNodes;
 use crate::control::ControlPlane;
+use crate::fleet::Roster;
 use crate::telemetry::StoreMetrics;
 use crate::telemetry::history::History;
 use crate::telemetry::names::SOURCES;
@@ -44,11 +45,14 @@ pub(super) struct Recorder {
     /// The numbers of a shared store at each of the last seconds, newest last.
     store: VecDeque<StoreMetrics>,
     policy: Arc<Policy>,
+    /// The policy before the last change.
+    pub(super) previous: Option<Arc<Policy>>,
     /// Newest last.
     pub(super) changes: VecDeque<PolicyChange>,
     pub(super) near: NearKeys,
-    /// The nodes of the fleet at the last look, as the admin API lists them.
-    pub(super) roster: Value,
+    /// The nodes of the fleet at the last look.
+    pub(super) roster: Option<Roster>,
+    pub(super) others: OtherNodes,
 }
 
 impl Recorder {
@@ -59,9 +63,11 @@ impl Recorder {
             sources: VecDeque::with_capacity(READINGS_MAX),
             store: VecDeque::new(),
             policy: service.engine.policy(),
+            previous: None,
             changes: VecDeque::new(),
             near: NearKeys::default(),
-            roster: Value::Null,
+            roster: None,
+            others: OtherNodes::default(),
         }
     }
 
@@ -89,7 +95,7 @@ impl Recorder {
         let version = control.reloader.status().version.map(|version| version.short()).unwrap_or_default();
         let sentences = sentences(&self.policy.difference(&policy));
         kept(&mut self.changes, PolicyChange { at: now, version, sentences }, CHANGES_MAX);
-        self.policy = policy;
+        self.previous = Some(std::mem::replace(&mut self.policy, policy));
     }
 }
 
@@ -135,6 +141,11 @@ pub(crate) async fn record(control: Arc<ControlPlane>) {
         // On a thread of its own, because a policy with hundreds of limits has many counters; and so that a panic does
         // not end the loop.
         let measured = tokio::task::spawn_blocking(move || measuring.measure()).await;
+        if control.web_console.latest.receiver_count() > 0 {
+            // A node that does not answer delays no second: its last numbers, or the problem, are shown meanwhile.
+            let asking = Arc::clone(&control);
+            tokio::spawn(async move { asking.ask_others().await });
+        }
         let publishing = Arc::clone(&control);
         let published = tokio::spawn(async move { publishing.publish().await }).await;
         if measured.is_err() || published.is_err() {
@@ -195,7 +206,7 @@ impl ControlPlane {
         let (near, roster) = tokio::join!(self.near_keys(&before), self.fleet.roster());
         if let Some(recorder) = self.web_console.recorder().as_mut() {
             recorder.near = near;
-            recorder.roster = serde_json::to_value(&roster).unwrap_or_default();
+            recorder.roster = Some(roster);
         }
     }
 }

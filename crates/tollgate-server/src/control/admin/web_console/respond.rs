@@ -10,7 +10,8 @@ use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LOCATION, 
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::super::form::TailChoice;
+use super::super::answer::AdminAnswer;
+use super::super::form::{TailChoice, ViewScope};
 use super::super::reply::{AdminBody, AdminClient};
 use super::super::route::Verb;
 use super::super::tail::{EventBody, TailFilter};
@@ -22,8 +23,9 @@ use super::route::ConsoleRoute;
 use super::sentence::Sentences;
 use super::session::{ConsoleSession, Transport};
 use crate::control::ControlPlane;
+use crate::fleet::PeerRequest;
 use crate::problem::{AdminProblem, Kind, Problem};
-use crate::request_body::{self, BODY_BYTES_MAX};
+use crate::request_body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
 use crate::telemetry::names::{OUTCOMES, VERDICTS};
 
 /// The script and the style of the console.
@@ -97,17 +99,16 @@ impl ControlPlane {
                 let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
                 let filter =
                     if fields.get("denied") == Some("true") { TailFilter::Denied } else { TailFilter::All };
-                let shown = TailChoice { filter, since: None };
-                let act = self.begin(&session.who, Verb::Tail)?;
-                Ok(streamed(self.own_tail(&act, shown, asker)?, "application/x-ndjson"))
+                self.console_tail(&session, filter, asker).await
             }
             ConsoleRoute::History => {
                 let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
-                Ok(typed(self.history(fields.get("limit"))?.to_string(), JSON))
+                let history = self.fleet_history(fields.get("limit"), session.token()).await?;
+                Ok(typed(history.to_string(), JSON))
             }
             ConsoleRoute::Subject => {
                 let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
-                let about = self.about_subject(&session.who, &fields).await?;
+                let about = self.about_subject(&session, &fields).await?;
                 Ok(match form {
                     AnswerForm::Json => typed(about.document().to_string(), JSON),
                     AnswerForm::Page => {
@@ -115,8 +116,28 @@ impl ControlPlane {
                     }
                 })
             }
-            ConsoleRoute::Logout | ConsoleRoute::Act => self.posted(route, request, &session, form).await,
+            ConsoleRoute::Logout | ConsoleRoute::Act | ConsoleRoute::WhatIf => {
+                self.posted(route, request, &session, form).await
+            }
             _ => self.console_page(&session).await,
+        }
+    }
+
+    /// Streams the decisions of all nodes.
+    async fn console_tail(
+        &self,
+        session: &ConsoleSession,
+        filter: TailFilter,
+        asker: AdminClient,
+    ) -> Result<Response<AdminBody>, Problem> {
+        let act = self.begin(&session.who, Verb::Tail)?;
+        let nodes = self.meant(&ViewScope::Auto).await?;
+        let path = format!("/admin/v1/tail?denied={}", filter == TailFilter::Denied);
+        let token = session.token().to_owned();
+        let request = PeerRequest { method: "GET", path, body: Bytes::new(), token };
+        match self.tail(&act, TailChoice { filter, since: None }, nodes, request, asker).await? {
+            AdminAnswer::Lines(lines) => Ok(streamed(lines, "application/x-ndjson")),
+            AdminAnswer::Json(document) => Ok(typed(document, JSON)),
         }
     }
 
@@ -146,7 +167,7 @@ impl ControlPlane {
                 return Ok(response);
             }
         };
-        let cookie = self.web_console.sessions.begin(who, self.transport(), self.service.now());
+        let cookie = self.web_console.sessions.begin((who, token), self.transport(), self.service.now());
         let cookie = cookie.ok_or_else(|| {
             Problem::of_admin(AdminProblem::Conflict, "the system has no random numbers for a session")
         })?;
@@ -161,7 +182,8 @@ impl ControlPlane {
         session: &Arc<ConsoleSession>,
         form: AnswerForm,
     ) -> Result<Response<AdminBody>, Problem> {
-        let body = request_body::read_any(request, BODY_BYTES_MAX).await?;
+        let bytes_max = if route == ConsoleRoute::WhatIf { BATCH_BYTES_MAX } else { BODY_BYTES_MAX };
+        let body = request_body::read_any(request, bytes_max).await?;
         let fields = FormFields::read(&body)?;
         if !session.owns_form(fields.get("form_token")) {
             let detail = "the form is not of this session; load the console again and repeat it";
@@ -170,12 +192,13 @@ impl ControlPlane {
         if route == ConsoleRoute::Logout {
             return Ok(redirect(&self.web_console.sessions.end(session, self.transport())));
         }
-        let acted = self.act(&session.who, &fields).await?;
+        let acted = match route {
+            ConsoleRoute::WhatIf => self.what_if(session, &fields).await?,
+            _ => self.act(session, &fields).await?,
+        };
         Ok(match form {
             AnswerForm::Json => typed(acted.document().to_string(), JSON),
-            AnswerForm::Page => {
-                typed(page::message(&acted.title, &acted.sentences, acted.command.as_deref()), HTML)
-            }
+            AnswerForm::Page => typed(page::acted(&acted), HTML),
         })
     }
 
@@ -184,7 +207,7 @@ impl ControlPlane {
     }
 
     /// Counts by second and by minute, of all decisions or of one limit. Counters that are always zero are left out.
-    fn history(&self, limit: Option<&str>) -> Result<Value, Problem> {
+    pub(in super::super) fn history(&self, limit: Option<&str>) -> Result<Value, Problem> {
         let recorder = self.web_console.recorder();
         let history = recorder.as_ref().map(|recorder| &recorder.history);
         let (mut seconds, mut minutes) = (serde_json::Map::new(), serde_json::Map::new());
@@ -248,7 +271,7 @@ fn refused(problem: &Problem, form: AnswerForm) -> Response<AdminBody> {
         }
         AnswerForm::Page => {
             let sentences = Sentences { first: problem.detail.clone(), tone: Tone::Bad, more: Vec::new() };
-            typed(page::message(problem.kind.title(), &sentences, None), HTML)
+            typed(page::message(problem.kind.title(), &sentences, ""), HTML)
         }
     };
     set_status(&mut response, problem);

@@ -23,6 +23,8 @@ pub(super) enum ConsoleRoute {
     Subject,
     /// Do it.
     Act,
+    /// What another policy would have done to the last hour.
+    WhatIf,
 }
 
 impl ConsoleRoute {
@@ -42,6 +44,7 @@ impl ConsoleRoute {
             "/console/tail" => (ConsoleRoute::Tail, "GET"),
             "/console/subject" => (ConsoleRoute::Subject, "GET"),
             "/console/act" => (ConsoleRoute::Act, "POST"),
+            "/console/what-if" => (ConsoleRoute::WhatIf, "POST"),
             _ => return Err(Problem::new(Kind::NotFound, "the console is at /console")),
         };
         if method.as_str() == accepted {
@@ -64,7 +67,7 @@ mod tests {
     /// Every change is a POST, and pages of other sites are refused.
     #[test]
     fn changes_are_posts_of_this_site() {
-        for path in ["/console/login", "/console/logout", "/console/act"] {
+        for path in ["/console/login", "/console/logout", "/console/act", "/console/what-if"] {
             assert!(ConsoleRoute::of(&Method::GET, path).is_err(), "{path}");
             assert!(!ConsoleRoute::of(&Method::POST, path).unwrap().is_public(), "{path}");
         }

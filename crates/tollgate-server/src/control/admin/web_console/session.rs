@@ -1,4 +1,4 @@
-//! Who is logged in to the console. A session is a random id in a cookie that scripts cannot read and other sites cannot
+//! The operators that are logged in to the console. A session is a random id in a cookie that scripts cannot read and other sites cannot
 //! send. The admin token itself is in no cookie and in no URL.
 
 use std::collections::VecDeque;
@@ -9,7 +9,7 @@ use hyper::header::COOKIE;
 use subtle::ConstantTimeEq;
 use tollgate::{Ticks, Timestamp};
 
-use super::super::token::TokenHolder;
+use super::super::token::{Role, TokenHolder};
 use crate::service::holds::Id;
 
 /// Maximum number of sessions. A further login ends the oldest: an operator must always be able to get in.
@@ -23,10 +23,16 @@ pub(super) struct ConsoleSession {
     pub(super) who: TokenHolder,
     /// Comes with every form, so that no page that cannot read this one can send it.
     pub(super) form_token: String,
+    /// The admin token that began the session, with which this node asks the others. It leaves the process nowhere else.
+    token: String,
     until: Timestamp,
 }
 
 impl ConsoleSession {
+    pub(super) fn token(&self) -> &str {
+        &self.token
+    }
+
     /// Whether a form has the token of this session.
     pub(super) fn owns_form(&self, form_token: Option<&str>) -> bool {
         form_token.is_some_and(|given| bool::from(self.form_token.as_bytes().ct_eq(given.as_bytes())))
@@ -57,9 +63,15 @@ impl Sessions {
     }
 
     /// Begins a session, and returns the header that sets its cookie. `None` if the system has no random bytes.
-    pub(super) fn begin(&self, who: &TokenHolder, transport: Transport, now: Timestamp) -> Option<String> {
+    pub(super) fn begin(
+        &self,
+        (who, token): (&TokenHolder, &str),
+        transport: Transport,
+        now: Timestamp,
+    ) -> Option<String> {
         let (id, form_token) = (Id::random()?, Id::random()?.to_string());
-        let session = ConsoleSession { id, who: who.clone(), form_token, until: now + LIFETIME };
+        let (who, token) = (who.clone(), token.to_owned());
+        let session = ConsoleSession { id, who, form_token, token, until: now + LIFETIME };
         let mut open = self.open();
         open.retain(|session| session.until > now);
         while open.len() >= SESSIONS_MAX {
@@ -73,6 +85,14 @@ impl Sessions {
     pub(super) fn of(&self, headers: &HeaderMap, now: Timestamp) -> Option<Arc<ConsoleSession>> {
         let id = self.id_of(headers)?;
         self.open().iter().find(|session| session.id == id && session.until > now).cloned()
+    }
+
+    /// The token of the latest session with at least this role, to ask other nodes.
+    pub(super) fn token(&self, least: Role, now: Timestamp) -> Option<String> {
+        let open = self.open();
+        let mut latest_first = open.iter().rev();
+        let session = latest_first.find(|session| session.who.role >= least && session.until > now);
+        session.map(|session| session.token.clone())
     }
 
     /// Whether a session still holds.
@@ -106,7 +126,6 @@ impl Sessions {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::token::Role;
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
@@ -124,7 +143,7 @@ mod tests {
     #[test]
     fn a_session_ends() {
         let sessions = Sessions::new(8_080);
-        let header = sessions.begin(&who(), Transport::Tls, NOW).unwrap();
+        let header = sessions.begin((&who(), "token"), Transport::Tls, NOW).unwrap();
         assert!(
             header.ends_with("; Path=/console; Max-Age=28800; HttpOnly; SameSite=Strict; Secure"),
             "{header}"
@@ -133,7 +152,7 @@ mod tests {
         assert!(session.owns_form(Some(&session.form_token)));
         assert!(!session.owns_form(None) && !session.owns_form(Some("")));
         assert!(sessions.of(&sent(&header), NOW + LIFETIME).is_none());
-        let other = sessions.begin(&who(), Transport::Plain, NOW).unwrap();
+        let other = sessions.begin((&who(), "token"), Transport::Plain, NOW).unwrap();
         assert!(!other.contains("Secure") && other != header);
         assert!(sessions.holds(&session, NOW));
         assert!(sessions.end(&session, Transport::Plain).contains("=; Path=/console; Max-Age=0"));
@@ -146,8 +165,9 @@ mod tests {
     #[test]
     fn sessions_are_bounded() {
         let sessions = Sessions::new(1);
-        let headers: Vec<String> =
-            (0..SESSIONS_MAX + 1).map(|_| sessions.begin(&who(), Transport::Plain, NOW).unwrap()).collect();
+        let headers: Vec<String> = (0..SESSIONS_MAX + 1)
+            .map(|_| sessions.begin((&who(), "token"), Transport::Plain, NOW).unwrap())
+            .collect();
         assert_eq!(sessions.open().len(), SESSIONS_MAX);
         assert!(sessions.of(&sent(&headers[0]), NOW).is_none());
         assert!(headers[1..].iter().all(|header| sessions.of(&sent(header), NOW).is_some()));

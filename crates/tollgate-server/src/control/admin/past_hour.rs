@@ -1,0 +1,106 @@
+//! The requests of the last hour: shown to other nodes, and decided by a candidate policy.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tollgate::{Policy, Ticks};
+
+use super::answer::{Act, AdminAnswer};
+use super::fleet::{AskedNode, NodeAnswer};
+use crate::control::ControlPlane;
+use crate::fleet::{AnswerLimits, NodeView, PeerRequest};
+use crate::problem::{AdminProblem, Problem};
+use crate::service::comparison::{Pair, PastComparison, past_comparison};
+use crate::service::request_ring::{BYTES_MAX, KeptMinute, PastRequests};
+
+/// How far back requests are kept.
+pub(super) const LAST_MAX: Ticks = Ticks::from_secs(3_600);
+/// Maximum number of requests, of all nodes, that two policies decide about.
+const REQUESTS_MAX: usize = 4_000_000;
+/// What another node may send, and how long it may take. As JSON, requests take about as many bytes as in memory.
+const ANSWER_LIMITS: AnswerLimits =
+    AnswerLimits { timeout: Duration::from_secs(10), bytes_max: 4 * BYTES_MAX };
+
+/// The kept requests of a node.
+#[derive(Deserialize, Serialize)]
+struct KeptRequests {
+    minutes: Vec<KeptMinute>,
+}
+
+/// What a candidate policy would have done.
+#[derive(Serialize)]
+pub(super) struct PastView {
+    #[serde(flatten)]
+    pub(super) comparison: PastComparison,
+    /// The nodes whose requests these are, if there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) nodes: Vec<AskedNode>,
+}
+
+impl ControlPlane {
+    /// The kept requests of this node.
+    pub(super) async fn kept_requests(&self, act: &Act<'_>, last: Ticks) -> Result<AdminAnswer, Problem> {
+        let (service, since, wall) = (Arc::clone(&self.service), act.now - last, act.wall);
+        let answer = tokio::task::spawn_blocking(move || {
+            AdminAnswer::json(&KeptRequests { minutes: service.ring.since(since, wall) })
+        });
+        answer.await.unwrap_or_else(|_| Err(ended()))
+    }
+
+    /// Lets two policies decide about the last requests of this node and of others. One comparison at a time.
+    pub(super) async fn past(
+        &self,
+        policies: [Arc<Policy>; 2],
+        last: Ticks,
+        nodes: &[NodeView],
+        token: &str,
+    ) -> Result<PastView, Problem> {
+        let Ok(_one) = self.admin.comparing.try_acquire() else {
+            let detail = "another policy is compared with the last hour; try again in a few seconds";
+            return Err(Problem::of_admin(AdminProblem::Conflict, detail));
+        };
+        let (now, wall) = (self.service.now(), self.service.engine.maintenance().wall());
+        let since = now - last;
+        let question = PeerRequest {
+            method: "GET",
+            path: format!("/admin/v1/requests?last={}ms", last.ceil_millis()),
+            body: Bytes::new(),
+            token: token.to_owned(),
+        };
+        let answers = self.asked(nodes, &question, ANSWER_LIMITS).await;
+        let mut asked: Vec<AskedNode> = answers.iter().map(NodeAnswer::asked).collect();
+        let mut minutes = Vec::new();
+        for (answer, asked) in answers.into_iter().zip(&mut asked).filter(|(answer, _)| !answer.node.is_this)
+        {
+            match answer.answer.map(serde_json::from_value::<KeptRequests>) {
+                Ok(Ok(kept)) => minutes.extend(kept.minutes),
+                Ok(Err(_)) => {
+                    asked.answered = false;
+                    asked.problem =
+                        Some("its requests have another form: it is of another version".to_owned());
+                }
+                // It is among the nodes, with the reason.
+                Err(_) => {}
+            }
+        }
+        let service = Arc::clone(&self.service);
+        let compared = tokio::task::spawn_blocking(move || {
+            minutes.extend(service.ring.since(since, wall));
+            let past = PastRequests::merged(minutes, since, wall, REQUESTS_MAX);
+            let first = past.ends().map_or(now, |(first, _)| first);
+            past_comparison(&Pair::of_past(&service.engine, policies, first), &past, wall)
+        });
+        let mut comparison = compared.await.map_err(|_| ended())?;
+        for node in asked.iter().filter(|node| !node.answered) {
+            let problem = node.problem.as_deref().unwrap_or_default();
+            comparison.notes.push(format!("without the requests of {}: {problem}", node.name));
+        }
+        Ok(PastView { comparison, nodes: asked })
+    }
+}
+
+fn ended() -> Problem {
+    Problem::of_admin(AdminProblem::Conflict, "the comparison ended because of a fault in Tollgate")
+}

@@ -1,0 +1,193 @@
+//! The other nodes of the fleet, as the console shows them: their numbers, their history, and what operators did there.
+//! They are asked as the views of the admin API ask them, with the token of an operator who is logged in here.
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+use tollgate::{Ticks, Timestamp};
+
+use super::super::answer::AdminAnswer;
+use super::super::token::Role;
+use super::form::encoded;
+use super::numbers::NodeNumbers;
+use super::recorder::Recorder;
+use crate::control::ControlPlane;
+use crate::fleet::{AnswerLimits, NodeView, PeerRequest};
+use crate::problem::Problem;
+use crate::telemetry::history::{MINUTES, SECONDS};
+
+/// Numbers of other nodes that are older are asked for again before a page is shown.
+const NUMBERS_LIFETIME: Ticks = Ticks::from_secs(5);
+/// Maximum number of entries of the audit log of a node.
+pub(super) const AUDIT_SHOWN: usize = 30;
+
+/// Another node, and what it answered.
+#[derive(Clone, Debug)]
+pub(super) struct OtherNode {
+    pub(super) id: Option<String>,
+    pub(super) name: String,
+    pub(super) numbers: Result<NodeNumbers, String>,
+}
+
+/// The other nodes at the last look.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OtherNodes {
+    pub(super) nodes: Vec<OtherNode>,
+    /// Entries of their audit logs, each with the name of its node.
+    pub(super) audit: Vec<(String, Value)>,
+    pub(super) at: Timestamp,
+}
+
+impl OtherNodes {
+    /// The problem of a node, if it has not answered.
+    pub(super) fn problem_of(&self, id: Option<&str>) -> Option<&str> {
+        let found = self.nodes.iter().find(|node| node.id.as_deref() == id)?;
+        found.numbers.as_ref().err().map(String::as_str)
+    }
+
+    /// How many answered.
+    pub(super) fn answered(&self) -> usize {
+        self.nodes.iter().filter(|node| node.numbers.is_ok()).count()
+    }
+}
+
+impl ControlPlane {
+    /// The numbers of this node, for another one.
+    pub(in super::super) async fn own_numbers(&self) -> Result<AdminAnswer, Problem> {
+        self.look_around().await;
+        let recorder = self.web_console.recorder();
+        let numbers = recorder.as_ref().map(|recorder| NodeNumbers::of(self, recorder));
+        AdminAnswer::json(&numbers.unwrap_or_default())
+    }
+
+    /// Asks the other nodes, unless it is being done.
+    pub(super) async fn ask_others(&self) {
+        let Ok(_one) = self.web_console.asking.try_lock() else { return };
+        let nodes = self.other_nodes();
+        let mut others = OtherNodes { at: self.service.now(), ..OtherNodes::default() };
+        if let Some(token) =
+            self.web_console.sessions.token(Role::Viewer, others.at).filter(|_| !nodes.is_empty())
+        {
+            for (node, answer) in self.answers(&nodes, "/admin/v1/numbers", token).await {
+                let numbers = answer.and_then(|numbers| {
+                    serde_json::from_value(numbers).map_err(|_| "its numbers have another form".to_owned())
+                });
+                others.nodes.push(OtherNode { id: node.id.clone(), name: node.name.clone(), numbers });
+            }
+        }
+        if let Some(token) =
+            self.web_console.sessions.token(Role::Admin, others.at).filter(|_| !nodes.is_empty())
+        {
+            let path = format!("/admin/v1/audit?limit={AUDIT_SHOWN}");
+            for (node, answer) in self.answers(&nodes, &path, token).await {
+                let entries =
+                    answer.ok().and_then(|mut answer| answer["entries"].as_array_mut().map(std::mem::take));
+                others.audit.extend(entries.into_iter().flatten().map(|entry| (node.name.clone(), entry)));
+            }
+        }
+        if let Some(recorder) = self.web_console.recorder().as_mut() {
+            recorder.others = others;
+        }
+    }
+
+    /// Asks the other nodes before a page is shown, if nobody has for a while.
+    pub(super) async fn ask_others_if_old(&self) {
+        let at = self.web_console.recorder().as_ref().map(|recorder| recorder.others.at);
+        if at.is_some_and(|at| self.service.now().since(at) > NUMBERS_LIFETIME) {
+            self.ask_others().await;
+        }
+    }
+
+    /// The other nodes that the last look found.
+    fn other_nodes(&self) -> Vec<NodeView> {
+        let recorder = self.web_console.recorder();
+        let roster = recorder.as_ref().and_then(|recorder: &Recorder| recorder.roster.as_ref());
+        let nodes = roster.into_iter().flat_map(|roster| &roster.nodes);
+        nodes.filter(|node| !node.is_this).cloned().collect()
+    }
+
+    async fn answers<'n>(
+        &self,
+        nodes: &'n [NodeView],
+        path: &str,
+        token: String,
+    ) -> impl Iterator<Item = (&'n NodeView, Result<Value, String>)> + use<'n> {
+        let question = PeerRequest { method: "GET", path: path.to_owned(), body: Bytes::new(), token };
+        let answers = self.asked(nodes, &question, AnswerLimits::VIEW).await;
+        nodes.iter().zip(answers.into_iter().map(|answer| answer.answer))
+    }
+
+    /// What the other nodes explain about a request.
+    pub(super) async fn explained_elsewhere(
+        &self,
+        body: String,
+        token: &str,
+    ) -> Vec<(String, Result<Value, String>)> {
+        let (nodes, token) = (self.other_nodes(), token.to_owned());
+        let path = "/admin/v1/explain".to_owned();
+        let question = PeerRequest { method: "POST", path, body: body.into(), token };
+        let answers = self.asked(&nodes, &question, AnswerLimits::VIEW).await;
+        answers.into_iter().map(|answer| (answer.node.name, answer.answer)).collect()
+    }
+
+    /// The history of all nodes that answer, of all decisions or of one limit.
+    pub(super) async fn fleet_history(&self, limit: Option<&str>, token: &str) -> Result<Value, Problem> {
+        let nodes = self.other_nodes();
+        let query = limit.map_or_else(String::new, |limit| format!("?{}", encoded(&[("limit", limit)])));
+        let own = self.history(limit);
+        if nodes.is_empty() {
+            return own;
+        }
+        let mut sum: Option<Value> = own.as_ref().ok().cloned();
+        for (_, answer) in self.answers(&nodes, &format!("/admin/v1/history{query}"), token.to_owned()).await
+        {
+            // A node without decisions of this limit has no history of it. The panel of nodes names those that do not
+            // answer.
+            let Ok(history) = answer else { continue };
+            let sum = sum.get_or_insert_with(|| serde_json::json!({ "seconds": {}, "minutes": {} }));
+            add_history(sum, &history);
+        }
+        sum.map_or(own, Ok)
+    }
+}
+
+/// Adds the counts of another node. The last count of each is that of now.
+fn add_history(sum: &mut Value, history: &Value) {
+    for (range, most) in [("seconds", SECONDS), ("minutes", MINUTES)] {
+        let Some(sums) = sum[range].as_object_mut() else { continue };
+        for (name, counts) in history[range].as_object().unwrap_or(&Map::new()) {
+            let counts = numbers(counts);
+            let mut total = sums.get(name).map(numbers).unwrap_or_default();
+            let length = total.len().max(counts.len()).min(most);
+            let missing = length.saturating_sub(total.len());
+            total.splice(0..0, std::iter::repeat_n(0, missing));
+            total.iter_mut().rev().zip(counts.iter().rev()).for_each(|(sum, count)| *sum += count);
+            sums.insert(name.clone(), total.into());
+        }
+    }
+}
+
+fn numbers(counts: &Value) -> Vec<u64> {
+    counts.as_array().map(|counts| counts.iter().filter_map(Value::as_u64).collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Histories of different lengths are summed from their ends, which are now.
+    #[test]
+    fn histories_end_now() {
+        let mut sum = json!({ "seconds": { "allow": [1, 2, 3] }, "minutes": {} });
+        add_history(
+            &mut sum,
+            &json!({ "seconds": { "allow": [10], "deny": [7, 8] }, "minutes": { "deny": [5] } }),
+        );
+        add_history(&mut sum, &json!({ "seconds": { "allow": [100, 0, 0, 0] } }));
+        assert_eq!(
+            sum,
+            json!({ "seconds": { "allow": [100, 1, 2, 13], "deny": [7, 8] }, "minutes": { "deny": [5] } })
+        );
+    }
+}

@@ -1,0 +1,429 @@
+//! A provider of an API that counts calls and refuses those above its limits. It is written from the words of the
+//! providers, without the arithmetic of Tollgate: logs of what it admitted, windows, and a bucket that leaks. Time is
+//! in microseconds and comes from the caller, so that it serves in virtual time and behind a socket.
+
+use std::collections::{HashMap, VecDeque};
+
+const SECOND: u64 = 1_000_000;
+/// A unit in a bucket, so that what leaks in a microsecond is a whole number.
+const UNIT: u64 = 60 * SECOND;
+
+/// A rule of a provider.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    pub name: &'static str,
+    pub counter: Counter,
+    pub counts: Counts,
+    /// Whether each route has a counter of its own.
+    pub by_route: bool,
+}
+
+/// How a rule counts.
+#[derive(Clone, Copy, Debug)]
+pub enum Counter {
+    /// At most `limit` in a window, which begins with the first call after the last window.
+    FixedWindow { limit: u64, period: u64 },
+    /// At most `limit` in any stretch of a period.
+    AnyWindow { limit: u64, period: u64 },
+    /// A bucket of `size` that leaks `per_minute`, steadily.
+    LeakyBucket { size: u64, per_minute: u64 },
+    /// At most `limit` calls in flight.
+    InFlight { limit: u64 },
+}
+
+/// What a rule counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counts {
+    Calls,
+    Units,
+}
+
+/// How a provider says how much is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speech {
+    /// Nothing but the status.
+    Silent,
+    /// `Retry-After` of refusals.
+    RetryAfter,
+    /// `RateLimit` and `RateLimit-Policy` of draft 11.
+    Ietf,
+    /// `X-RateLimit-*`, with an epoch by the provider's clock, and `Date`.
+    Epoch,
+    /// As Discord.
+    Discord,
+    /// As Shopify's REST API.
+    Shopify,
+    /// As OpenAI: names, and durations of Go.
+    GoDurations,
+}
+
+/// A call, as the provider sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    pub route: &'a str,
+    pub units: u64,
+}
+
+/// What the provider answers.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct State {
+    /// What was admitted, and when; for windows of any beginning.
+    log: VecDeque<(u64, u64)>,
+    window_from: Option<u64>,
+    /// Units in the window or in flight.
+    used: u64,
+    /// What is in the bucket, in parts of [`UNIT`], and when that was counted.
+    level: u64,
+    level_at: u64,
+}
+
+/// A provider: its rules, what it admitted, and what it refused.
+#[derive(Debug)]
+pub struct Provider {
+    rules: Vec<Rule>,
+    states: HashMap<(usize, String), State>,
+    speech: Speech,
+    /// How far its clock is ahead of the caller's.
+    skew: i64,
+    pub admitted: u64,
+    pub admitted_units: u64,
+    /// When it refused calls.
+    pub refused: Vec<u64>,
+}
+
+/// How much of a counter is left, when it is full again, and when a call fits.
+struct Left {
+    limit: u64,
+    remaining: u64,
+    full_in: u64,
+    fits_in: u64,
+    period: Option<u64>,
+}
+
+impl Counter {
+    const fn limit(self) -> u64 {
+        match self {
+            Counter::FixedWindow { limit, .. }
+            | Counter::AnyWindow { limit, .. }
+            | Counter::InFlight { limit } => limit,
+            Counter::LeakyBucket { size, .. } => size,
+        }
+    }
+
+    /// Forgets what is over.
+    fn settle(self, state: &mut State, now: u64) {
+        match self {
+            Counter::FixedWindow { period, .. } => {
+                if state.window_from.is_some_and(|from| now >= from + period) {
+                    (state.window_from, state.used) = (None, 0);
+                }
+            }
+            Counter::AnyWindow { period, .. } => {
+                while state.log.front().is_some_and(|(at, _)| now >= at + period) {
+                    state.used -= state.log.pop_front().map_or(0, |(_, units)| units);
+                }
+            }
+            Counter::LeakyBucket { per_minute, .. } => {
+                let leaked = now.saturating_sub(state.level_at).saturating_mul(per_minute);
+                state.level = state.level.saturating_sub(leaked);
+                state.level_at = now;
+            }
+            Counter::InFlight { .. } => {}
+        }
+    }
+
+    fn has_room(self, state: &State, units: u64) -> bool {
+        match self {
+            Counter::LeakyBucket { size, .. } => state.level + units * UNIT <= size * UNIT,
+            _ => state.used + units <= self.limit(),
+        }
+    }
+
+    fn take(self, state: &mut State, units: u64, now: u64) {
+        match self {
+            Counter::LeakyBucket { .. } => state.level += units * UNIT,
+            Counter::AnyWindow { .. } => {
+                state.log.push_back((now, units));
+                state.used += units;
+            }
+            Counter::FixedWindow { .. } => {
+                state.window_from.get_or_insert(now);
+                state.used += units;
+            }
+            Counter::InFlight { .. } => state.used += units,
+        }
+    }
+
+    fn left(self, state: &State, units: u64, now: u64) -> Left {
+        let limit = self.limit();
+        let (mut remaining, period) = (limit.saturating_sub(state.used), self.period());
+        let (full_in, fits_in) = match self {
+            Counter::FixedWindow { period, .. } => {
+                let end = state.window_from.map_or(0, |from| (from + period).saturating_sub(now));
+                (end, if remaining >= units { 0 } else { end })
+            }
+            Counter::AnyWindow { period, .. } => {
+                let mut missing = units.saturating_sub(remaining);
+                let mut fits = 0;
+                for (at, units) in &state.log {
+                    if missing == 0 {
+                        break;
+                    }
+                    missing = missing.saturating_sub(*units);
+                    fits = at + period - now;
+                }
+                (state.log.back().map_or(0, |(at, _)| at + period - now), fits)
+            }
+            Counter::LeakyBucket { size, per_minute } => {
+                remaining = (size * UNIT).saturating_sub(state.level) / UNIT;
+                let over = (state.level + units * UNIT).saturating_sub(size * UNIT);
+                (state.level.div_ceil(per_minute), over.div_ceil(per_minute))
+            }
+            Counter::InFlight { .. } => (0, 0),
+        };
+        Left { limit, remaining, full_in, fits_in, period }
+    }
+
+    const fn period(self) -> Option<u64> {
+        match self {
+            Counter::FixedWindow { period, .. } | Counter::AnyWindow { period, .. } => Some(period),
+            _ => None,
+        }
+    }
+}
+
+impl Provider {
+    #[must_use]
+    pub fn new(rules: Vec<Rule>, speech: Speech, skew: i64) -> Self {
+        let states = HashMap::new();
+        Self { rules, states, speech, skew, admitted: 0, admitted_units: 0, refused: Vec::new() }
+    }
+
+    /// Changes how a rule counts from now on. What it counted stays.
+    pub fn change(&mut self, name: &str, counter: Counter) {
+        for rule in self.rules.iter_mut().filter(|rule| rule.name == name) {
+            rule.counter = counter;
+        }
+    }
+
+    fn state(&mut self, index: usize, route: &str, now: u64) -> &mut State {
+        let rule = &self.rules[index];
+        let key = (index, if rule.by_route { route.to_owned() } else { String::new() });
+        let state = self.states.entry(key).or_default();
+        rule.counter.settle(state, now);
+        state
+    }
+
+    fn is_admitted(&mut self, asked: Asked<'_>, now: u64) -> bool {
+        let rules = self.rules.clone();
+        let each = || rules.iter().enumerate().map(|(index, rule)| (index, rule, rule.units(asked)));
+        let has_room = each()
+            .all(|(index, rule, units)| rule.counter.has_room(self.state(index, asked.route, now), units));
+        if has_room {
+            for (index, rule, units) in each() {
+                rule.counter.take(self.state(index, asked.route, now), units, now);
+            }
+        }
+        has_room
+    }
+
+    /// Another tenant of the same quota calls.
+    pub fn call_of_other(&mut self, asked: Asked<'_>, now: u64) -> bool {
+        self.is_admitted(asked, now)
+    }
+
+    /// A call arrives.
+    pub fn call(&mut self, asked: Asked<'_>, now: u64) -> Answer {
+        let is_admitted = self.is_admitted(asked, now);
+        if is_admitted {
+            self.admitted += 1;
+            self.admitted_units += asked.units;
+        } else {
+            self.refused.push(now);
+        }
+        let lefts: Vec<(Rule, Left)> = self
+            .rules
+            .clone()
+            .into_iter()
+            .enumerate()
+            .map(|(index, rule)| {
+                let units = rule.units(asked);
+                let left = rule.counter.left(self.state(index, asked.route, now), units, now);
+                (rule, left)
+            })
+            .collect();
+        let headers = self.headers(&lefts, is_admitted, asked.route, now);
+        Answer { status: if is_admitted { 200 } else { 429 }, headers }
+    }
+
+    /// The response to an admitted call has left.
+    pub fn end(&mut self, asked: Asked<'_>, now: u64) {
+        for index in 0..self.rules.len() {
+            if matches!(self.rules[index].counter, Counter::InFlight { .. }) {
+                let state = self.state(index, asked.route, now);
+                state.used = state.used.saturating_sub(1);
+            }
+        }
+    }
+
+    fn headers(
+        &self,
+        lefts: &[(Rule, Left)],
+        is_admitted: bool,
+        route: &str,
+        now: u64,
+    ) -> Vec<(String, String)> {
+        let mut headers = Vec::new();
+        let mut add = |name: &str, text: String| headers.push((name.to_owned(), text));
+        let counted: Vec<&(Rule, Left)> = lefts.iter().filter(|(rule, _)| rule.is_told()).collect();
+        let tightest = counted.iter().min_by_key(|(_, left)| left.remaining);
+        match (self.speech, tightest) {
+            (Speech::Silent, _) | (_, None) => {}
+            (Speech::RetryAfter, _) => {}
+            (Speech::Ietf, _) => {
+                let policy = |(rule, left): &&(Rule, Left)| {
+                    let window =
+                        left.period.map_or_else(String::new, |period| format!(";w={}", period / SECOND));
+                    format!("\"{}\";q={}{window}", rule.name, left.limit)
+                };
+                let state = |(rule, left): &&(Rule, Left)| {
+                    format!("\"{}\";r={};t={}", rule.name, left.remaining, left.full_in.div_ceil(SECOND))
+                };
+                add("ratelimit-policy", counted.iter().map(policy).collect::<Vec<_>>().join(", "));
+                add("ratelimit", counted.iter().map(state).collect::<Vec<_>>().join(", "));
+            }
+            (Speech::Epoch, Some((_, left))) => {
+                let theirs = now.saturating_add_signed(self.skew);
+                add("date", http_date(theirs / SECOND));
+                add("x-ratelimit-limit", left.limit.to_string());
+                add("x-ratelimit-remaining", left.remaining.to_string());
+                add("x-ratelimit-reset", (theirs + left.full_in).div_ceil(SECOND).to_string());
+            }
+            (Speech::Discord, _) => {
+                // The global limit is not told.
+                let Some((_, left)) = counted.iter().find(|(rule, _)| rule.by_route) else { return headers };
+                add("x-ratelimit-bucket", format!("bucket-of-{}", route.len()));
+                add("x-ratelimit-limit", left.limit.to_string());
+                add("x-ratelimit-remaining", left.remaining.to_string());
+                add("x-ratelimit-reset-after", decimal(left.full_in));
+            }
+            (Speech::Shopify, Some((_, left))) => {
+                add(
+                    "x-shopify-shop-api-call-limit",
+                    format!("{}/{}", left.limit - left.remaining, left.limit),
+                );
+            }
+            (Speech::GoDurations, _) => {
+                for (rule, left) in counted {
+                    add(&format!("x-ratelimit-limit-{}", rule.name), left.limit.to_string());
+                    add(&format!("x-ratelimit-remaining-{}", rule.name), left.remaining.to_string());
+                    add(
+                        &format!("x-ratelimit-reset-{}", rule.name),
+                        format!("{}ms", left.full_in.div_ceil(1_000)),
+                    );
+                }
+            }
+        }
+        if !is_admitted && self.speech != Speech::Silent {
+            let wait = lefts.iter().map(|(_, left)| left.fits_in).max().unwrap_or(0);
+            add("retry-after", wait.div_ceil(SECOND).max(1).to_string());
+        }
+        headers
+    }
+}
+
+impl Rule {
+    /// A rule that counts calls.
+    #[must_use]
+    pub const fn calls(name: &'static str, counter: Counter) -> Self {
+        Self { name, counter, counts: Counts::Calls, by_route: false }
+    }
+
+    /// A rule that counts units.
+    #[must_use]
+    pub const fn units_of(name: &'static str, counter: Counter) -> Self {
+        Self { name, counter, counts: Counts::Units, by_route: false }
+    }
+
+    /// The same rule for each route.
+    #[must_use]
+    pub const fn each_route(mut self) -> Self {
+        self.by_route = true;
+        self
+    }
+
+    const fn units(&self, asked: Asked<'_>) -> u64 {
+        match self.counts {
+            Counts::Calls => 1,
+            Counts::Units => asked.units,
+        }
+    }
+
+    const fn is_told(&self) -> bool {
+        !matches!(self.counter, Counter::InFlight { .. })
+    }
+}
+
+fn decimal(micros: u64) -> String {
+    let millis = micros.div_ceil(1_000);
+    format!("{}.{:03}", millis / 1_000, millis % 1_000)
+}
+
+/// Seconds since the epoch as an HTTP date.
+fn http_date(seconds: u64) -> String {
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let (mut year, mut day) = (1970, days);
+    while day >= 365 + u64::from(is_leap(year)) {
+        day -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let lengths = [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 0;
+    while day >= lengths[month] {
+        day -= lengths[month];
+        month += 1;
+    }
+    let weekday = DAYS[usize::try_from(days % 7).unwrap_or(0)];
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    format!("{weekday}, {:02} {} {year} {hour:02}:{minute:02}:{second:02} GMT", day + 1, MONTHS[month])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 784,111,777 s are the example of RFC 9110.
+    #[test]
+    fn dates_are_those_of_http() {
+        assert_eq!(http_date(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(http_date(1_709_164_800), "Thu, 29 Feb 2024 00:00:00 GMT");
+    }
+
+    const ASKED: Asked<'static> = Asked { route: "/", units: 1 };
+
+    fn admitted(counter: Counter, times: &[u64]) -> Vec<bool> {
+        let mut provider = Provider::new(vec![Rule::calls("requests", counter)], Speech::RetryAfter, 0);
+        times.iter().map(|at| provider.call(ASKED, *at).status == 200).collect()
+    }
+
+    #[test]
+    fn each_counter_counts_as_its_definition() {
+        let fixed = Counter::FixedWindow { limit: 2, period: 100 };
+        assert_eq!(admitted(fixed, &[10, 109, 109, 110, 111, 112]), [true, true, false, true, true, false]);
+        let any = Counter::AnyWindow { limit: 2, period: 100 };
+        assert_eq!(admitted(any, &[10, 109, 109, 110, 111, 209]), [true, true, false, true, false, true]);
+        let bucket = Counter::LeakyBucket { size: 2, per_minute: 60 };
+        assert_eq!(admitted(bucket, &[0, 0, 0, 999_999, 1_000_000]), [true, true, false, false, true]);
+    }
+}

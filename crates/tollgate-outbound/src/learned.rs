@@ -16,7 +16,7 @@ const ABSENCES_MAX: u32 = 1_000;
 /// one refusal, not one for each waiter. In shorter windows the round trip would cost more than it saves.
 const PROBED_PERIOD_MIN: Ticks = Ticks::from_secs(10);
 /// Announced resets of one window differ by less: servers round them to seconds, and responses are under way.
-const RESET_JITTER: Ticks = Ticks::from_millis(1_500);
+const RESET_BLUR: Ticks = Ticks::from_millis(1_500);
 
 /// How a server's counter fills up again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,7 +75,9 @@ struct LearnedWindow {
     remaining: u64,
     /// The number of the call with this response.
     as_of: u64,
-    /// When that call left, and when its response arrived.
+    /// The newest call that had left when the response arrived.
+    newest: u64,
+    /// When the call of the response left, and when the response arrived.
     sent_at: Timestamp,
     received_at: Timestamp,
     /// How many newer responses did not have this window.
@@ -122,10 +124,15 @@ impl LearnedWindow {
     /// two calls that were under way together in any order: the one that leaves less has counted the other.
     fn yields_to(&self, window: &Window, remaining: u64, replenish: Replenish, now: Timestamp) -> bool {
         let begins_anew = match (self.resets_at, window.resets_in) {
-            (Some(known), Some(wait)) => known <= now + RESET_JITTER && now + wait > known + RESET_JITTER,
+            (Some(known), Some(wait)) => known <= now + RESET_BLUR && now + wait > known + RESET_BLUR,
             _ => false,
         };
-        remaining < self.level(replenish, now) || (replenish == Replenish::AtReset && begins_anew)
+        // Of what refills, the level is rounded down: equal numbers are not larger.
+        let is_lower = match replenish {
+            Replenish::Steadily => remaining <= self.level(replenish, now),
+            Replenish::AtReset => remaining < self.remaining,
+        };
+        is_lower || (replenish == Replenish::AtReset && begins_anew)
     }
 
     /// How many units come back in which time, if the counter refills steadily.
@@ -146,6 +153,8 @@ pub(crate) struct Learned {
     windows: BTreeMap<String, LearnedWindow>,
     /// By number, which is the order of sending.
     sent: BTreeMap<u64, SentCall>,
+    /// The newest call that has left.
+    newest: u64,
     replenish: Replenish,
 }
 
@@ -268,6 +277,7 @@ impl Learned {
 
     /// A call leaves.
     pub(crate) fn send(&mut self, number: u64, costs: Arc<Costs>, now: Timestamp) {
+        self.newest = self.newest.max(number);
         let call = SentCall { at: now, is_open: true, ended_at: None, is_stated: false, costs };
         self.sent.insert(number, call);
     }
@@ -303,15 +313,18 @@ impl Learned {
             }
             known.absences < ABSENCES_MAX
         });
-        let Some(call) = self.sent.get_mut(&number) else { return };
-        call.is_stated = windows.iter().any(|window| window.remaining.is_some());
-        let sent_at = call.at;
+        // A bucket that the server names for the first time does not know the call.
+        self.newest = self.newest.max(number);
+        let sent_at = self.sent.get_mut(&number).map_or(now, |call| {
+            call.is_stated = windows.iter().any(|window| window.remaining.is_some());
+            call.at
+        });
         for window in windows {
             let Some(remaining) = window.remaining else { continue };
             let resets_at = window.resets_in.map(|wait| now + wait);
             let known = self.windows.get(&window.name);
             let is_older = known.is_some_and(|known| {
-                sent_at < known.received_at && !known.yields_to(window, remaining, self.replenish, now)
+                number <= known.newest && !known.yields_to(window, remaining, self.replenish, now)
             });
             if is_older || (known.is_none() && self.windows.len() >= WINDOWS_MAX) {
                 continue;
@@ -321,6 +334,7 @@ impl Learned {
                 limit: window.limit.or_else(|| known.and_then(|known| known.limit)),
                 remaining,
                 as_of: number,
+                newest: self.newest,
                 sent_at,
                 received_at: now,
                 absences: 0,

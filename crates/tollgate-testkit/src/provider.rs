@@ -281,7 +281,7 @@ impl Provider {
     ) -> Vec<(String, String)> {
         let mut headers = Vec::new();
         let mut add = |name: &str, text: String| headers.push((name.to_owned(), text));
-        let counted: Vec<&(Rule, Left)> = lefts.iter().filter(|(rule, _)| rule.is_reported()).collect();
+        let counted: Vec<&(Rule, Left)> = lefts.iter().filter(|(rule, _)| rule.is_announced()).collect();
         let tightest = counted.iter().min_by_key(|(_, left)| left.remaining);
         match (self.speech, tightest) {
             (Speech::Silent, _) | (_, None) => {}
@@ -365,7 +365,7 @@ impl Rule {
         }
     }
 
-    const fn is_reported(&self) -> bool {
+    const fn is_announced(&self) -> bool {
         !matches!(self.counter, Counter::InFlight { .. })
     }
 }

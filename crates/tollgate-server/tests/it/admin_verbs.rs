@@ -250,8 +250,8 @@ fn a_candidate_is_compared_on_a_trace() {
         "changed a: burst\n  - a: each k may make 2 requests a minute on average, 2 at once and at most 4 in any minute\n  + a: each k may make 2 requests a minute on average, 1 at once and at most 3 in any minute\n",
         "added b\n  + b: everybody together",
         "1 unchanged",
-        "keys with the most changes:\nnewly denied  newly allowed  limit  key\n",
-        "1             0              a      x\n",
+        "keys most affected:\n",
+        "  a x: 1 newly denied\n",
     ] {
         assert!(text.contains(expected), "{expected:?} is not in {text}");
     }

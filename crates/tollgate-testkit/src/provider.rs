@@ -16,6 +16,16 @@ pub struct Rule {
     pub counts: Counts,
     /// Whether each route has a counter of its own.
     pub by_route: bool,
+    /// Whether responses name it, refusals apart.
+    pub announced: Announced,
+}
+
+/// Whether responses name a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Announced {
+    Always,
+    /// As the secondary limits of GitHub.
+    Never,
 }
 
 /// How a rule counts.
@@ -342,19 +352,26 @@ impl Rule {
     /// A rule that counts calls.
     #[must_use]
     pub const fn calls(name: &'static str, counter: Counter) -> Self {
-        Self { name, counter, counts: Counts::Calls, by_route: false }
+        Self { name, counter, counts: Counts::Calls, by_route: false, announced: Announced::Always }
     }
 
     /// A rule that counts units.
     #[must_use]
     pub const fn units_of(name: &'static str, counter: Counter) -> Self {
-        Self { name, counter, counts: Counts::Units, by_route: false }
+        Self { name, counter, counts: Counts::Units, by_route: false, announced: Announced::Always }
     }
 
     /// The same rule for each route.
     #[must_use]
     pub const fn each_route(mut self) -> Self {
         self.by_route = true;
+        self
+    }
+
+    /// The same rule, which no response names.
+    #[must_use]
+    pub const fn unannounced(mut self) -> Self {
+        self.announced = Announced::Never;
         self
     }
 
@@ -366,7 +383,7 @@ impl Rule {
     }
 
     const fn is_announced(&self) -> bool {
-        !matches!(self.counter, Counter::InFlight { .. })
+        matches!(self.announced, Announced::Always) && !matches!(self.counter, Counter::InFlight { .. })
     }
 }
 

@@ -241,7 +241,7 @@ fn provider_of(preset: &str, skew: i64) -> (Provider, Plan, u64) {
         "github" => {
             let rules = vec![
                 Rule::calls("core", fixed(5_000, 3_600)),
-                Rule::calls("points", any(900, 60)).each_route(),
+                Rule::calls("points", any(900, 60)).each_route().unannounced(),
                 Rule::calls("in-flight", Counter::InFlight { limit: 100 }),
             ];
             (rules, Speech::Epoch, Plan { callers: 20, lasts: minutes(70), ..Plan::default() }, 10_000)

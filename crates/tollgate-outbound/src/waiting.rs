@@ -65,6 +65,7 @@ pub(crate) struct Waiting<'o, 'c, S> {
     identity: CallIdentity,
     arrival: Arrival,
     queued: Option<Queued<'o, S>>,
+    has_waited: bool,
 }
 
 impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
@@ -75,7 +76,7 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
         identity: CallIdentity,
         arrival: Arrival,
     ) -> Self {
-        Self { shared, call, request, identity, arrival, queued: None }
+        Self { shared, call, request, identity, arrival, queued: None, has_waited: false }
     }
 
     pub(crate) async fn run(mut self) -> Result<Guard<S>, Refusal> {
@@ -130,6 +131,7 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
             if at > self.arrival.leaves_until() {
                 return Err(self.too_late(slowest_of(&decision), Basis::Policy, at, now));
             }
+            self.has_waited = true;
             shared.engine.maintenance().clock().sleep_until(at).await;
         }
         let guard = self.send(&decision, server, shared.engine.now());
@@ -142,7 +144,7 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
         let number = self.shared.queues().send(&server, &costs, now)?;
         self.queued = None;
         let waited = now.since(self.arrival.at);
-        if waited > Ticks::ZERO {
+        if self.has_waited {
             let totals = &self.shared.totals;
             totals.waited.fetch_add(1, Ordering::Relaxed);
             totals.waited_micros.fetch_add(waited.as_micros(), Ordering::Relaxed);
@@ -206,6 +208,7 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
             shared.queues().enter(&key, &self.identity.host, self.arrival.rank, self.call.units(), now)?;
             self.queued = Some(Queued { shared, key: key.clone(), rank: self.arrival.rank });
         }
+        self.has_waited = true;
         let until = until.map_or(deadline, |until| until.min(deadline));
         let mut sleep = pin!(self.shared.engine.maintenance().clock().sleep_until(until));
         let rank = self.arrival.rank;

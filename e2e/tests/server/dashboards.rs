@@ -54,8 +54,15 @@ impl Known {
         let config = folder.write("config.yaml", all).display().to_string();
         let gateway = Gateway::with(&["--config", &config, "--upstream", "http://127.0.0.1:1"], OPEN);
         gateway.get("/x", "");
+        let outbound = "outbound: {listen: '127.0.0.1:0', providers: {api: {url: 'http://127.0.0.1:1'}}}";
+        let outbound = folder.write("outbound.yaml", outbound).display().to_string();
+        let arguments = ["serve", "--http", "127.0.0.1:0", "--policy", "-", "--config", &outbound];
+        let proxy = Server::start_with(&arguments, OPEN);
         // What a server shows that counts in memory, what one that counts elsewhere, and what a gateway that may be overloaded.
-        let page = server.metrics() + &Server::start(SLOW_POLICY).metrics() + &gateway.server.metrics();
+        let page = server.metrics()
+            + &Server::start(SLOW_POLICY).metrics()
+            + &gateway.server.metrics()
+            + &proxy.metrics();
         let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
         let metrics = types.filter_map(|line| Some(line.split_once(' ')?.0.to_owned())).collect();
         let labels = page

@@ -103,11 +103,12 @@ fn policies_in_the_documentation_are_true() {
 fn pages_with_rust_examples_are_run() {
     let own = include_str!("../../documents.rs");
     let middleware = include_str!("../../../../tollgate-tower/src/lib.rs");
+    let outbound = include_str!("../../../../tollgate-outbound/src/lib.rs");
     for page in pages() {
         let has_rust = blocks(&page.text).iter().any(|block| block.label.starts_with("rust"));
         assert!(
-            !has_rust || own.contains(&page.name) || middleware.contains(&page.name),
-            "{} has Rust examples, and neither documents.rs nor the middleware runs them",
+            !has_rust || [own, middleware, outbound].iter().any(|source| source.contains(&page.name)),
+            "{} has Rust examples, and neither documents.rs nor the middleware nor the outbound client runs them",
             page.name
         );
     }

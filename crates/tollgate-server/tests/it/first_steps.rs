@@ -364,7 +364,7 @@ const POLICY_TABLES: [(&str, &str); 8] = [
 ];
 
 /// The tables of config files.
-const CONFIG_TABLES: [(&str, &str); 20] = [
+const CONFIG_TABLES: [(&str, &str); 23] = [
     ("{@}", ""),
     ("attributes: {a: {@}}", "/properties/attributes/additionalProperties"),
     ("jwt: {@}", "/properties/jwt"),
@@ -388,6 +388,12 @@ const CONFIG_TABLES: [(&str, &str); 20] = [
     ("overload: {concurrency: {@}}", "/properties/overload/properties/concurrency"),
     ("overload: {rate: {@}}", "/properties/overload/properties/rate"),
     ("overload: {queue: {@}}", "/properties/overload/properties/queue"),
+    ("outbound: {@}", "/properties/outbound"),
+    ("outbound: {providers: {a: {@}}}", "/properties/outbound/properties/providers/additionalProperties"),
+    (
+        "outbound: {providers: {a: {timeouts: {@}}}}",
+        "/properties/outbound/properties/providers/additionalProperties/properties/timeouts",
+    ),
 ];
 
 /// Tables that the readers take as values: a table with another field is refused as a whole.

@@ -68,7 +68,7 @@ fn share_denial(streams: &mut [TcpStream]) -> usize {
         if is_answered {
             let answer = Response::read(&mut BufReader::new(stream));
             answer.lack_of_capacity("client-share");
-            assert!(answer.json()["detail"].as_str().unwrap().contains("your address has as many"));
+            assert!(answer.json()["detail"].as_str().unwrap().contains("your address has reached"));
             reported += 1;
         }
     }
@@ -260,7 +260,7 @@ fn idle_tunnels_leave_slots_to_others() {
             granted += 1;
         } else {
             answer.lack_of_capacity("client-share");
-            assert!(answer.json()["detail"].as_str().unwrap().contains("as many tunnels"));
+            assert!(answer.json()["detail"].as_str().unwrap().contains("limit of tunnels"));
             refused += 1;
         }
     }

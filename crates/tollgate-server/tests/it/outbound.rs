@@ -5,14 +5,11 @@ use std::io::{BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use hyper::Version;
 use serde_json::Value;
 use tollgate_testkit::until;
 
-use crate::gateway_h2::acceptor;
 use crate::gateway_upstream::{OPEN, Upstream};
 use crate::guide::{Last, blocks, first, shell, succeeded};
-use crate::pki::TestCa;
 use crate::program::{Server, run, stderr, tollgate};
 use crate::proxy::{Folder, free_port};
 use crate::raw_http::Response;

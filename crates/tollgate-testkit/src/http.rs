@@ -32,9 +32,12 @@ impl Response {
             headers.push((name.to_ascii_lowercase(), value.to_owned()));
         }
         let mut response = Self { status, headers, body: Vec::new() };
-        let length = response.header("content-length").map_or(0, |length| length.parse().unwrap());
-        response.body.resize(length, 0);
-        stream.read_exact(&mut response.body).unwrap();
+        response.body = if response.header("transfer-encoding") == Some("chunked") {
+            chunks(stream)
+        } else {
+            let length = response.header("content-length").map_or(0, |length| length.parse().unwrap());
+            exactly(stream, length)
+        };
         response
     }
 
@@ -70,6 +73,34 @@ impl Response {
         );
         json["detail"].as_str().unwrap().to_owned()
     }
+}
+
+/// A body in chunks. Trailers are skipped.
+fn chunks(stream: &mut BufReader<&TcpStream>) -> Vec<u8> {
+    let mut body = Vec::new();
+    let mut line = String::new();
+    loop {
+        line.clear();
+        stream.read_line(&mut line).unwrap();
+        let size = line.trim_end().split(';').next().unwrap_or_default();
+        let size = usize::from_str_radix(size, 16).unwrap_or_else(|_| panic!("no size of a chunk: {line:?}"));
+        if size == 0 {
+            break;
+        }
+        body.extend(exactly(stream, size));
+        assert_eq!(exactly(stream, 2), b"\r\n");
+    }
+    while line != "\r\n" {
+        line.clear();
+        assert_ne!(stream.read_line(&mut line).unwrap(), 0, "the body ended within its trailers");
+    }
+    body
+}
+
+fn exactly(stream: &mut BufReader<&TcpStream>, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    stream.read_exact(&mut bytes).unwrap();
+    bytes
 }
 
 /// A request as bytes, with its length.

@@ -5,11 +5,14 @@ use std::io::{BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use hyper::Version;
 use serde_json::Value;
 use tollgate_testkit::until;
 
+use crate::gateway_h2::acceptor;
 use crate::gateway_upstream::{OPEN, Upstream};
 use crate::guide::{Last, blocks, first, shell, succeeded};
+use crate::pki::TestCa;
 use crate::program::{Server, run, stderr, tollgate};
 use crate::proxy::{Folder, free_port};
 use crate::raw_http::Response;
@@ -96,6 +99,61 @@ fn the_guide_is_true() {
     assert!(outbound.metric("waited_total") >= 5 && outbound.metric("refused_total") == 1);
 }
 
+/// The path loses its prefix and gets the base of the URL; the API sees its own host, the body and the credential, and neither the
+/// fields for the proxy nor those of the connection. A link of the API leads through the proxy.
+#[test]
+fn a_call_arrives_as_if_it_was_sent_directly() {
+    let upstream = Upstream::start();
+    let section = format!(
+        "outbound: {{providers: {{api: {{url: 'http://{}/echo', prefix: /a/b}}}}}}",
+        upstream.address
+    );
+    let outbound = Outbound::start("outbound-arrives", &section, &[]);
+    let fields = "Authorization: Bearer k\r\nTollgate-Max-Wait: 5s\r\nTollgate-Priority: batch\r\nTollgate-Cost: 2\r\n\
+                  Connection: x-hop\r\nX-Hop: 1\r\nX-Kept: 1\r\nX-Under_score: 1\r\n";
+    let response = outbound.send("POST", "/a/b/c%2Fd//e?q=1&q=2", fields, "hello");
+    assert_eq!((response.status, response.body.as_slice()), (200, b"hello".as_slice()));
+    let seen = upstream.only();
+    assert_eq!(seen.line, "POST /echo/c%2Fd//e?q=1&q=2");
+    assert_eq!(seen.header("host"), upstream.address.to_string());
+    assert_eq!(
+        (seen.header("authorization").as_str(), seen.header("content-length").as_str()),
+        ("Bearer k", "5")
+    );
+    assert_eq!((seen.header("x-kept").as_str(), seen.header("x-under_score").as_str()), ("1", "1"));
+    let gone = [
+        "tollgate-max-wait",
+        "tollgate-priority",
+        "tollgate-cost",
+        "x-hop",
+        "connection",
+        "x-forwarded-for",
+        "via",
+    ];
+    for name in gone {
+        assert_eq!(seen.header(name), "", "{name}");
+    }
+}
+
+/// A large body, and one of unknown length, pass as they come.
+#[test]
+fn large_bodies_pass() {
+    let upstream = Upstream::start();
+    let section = format!("outbound: {{providers: {{api: {{url: 'http://{}'}}}}}}", upstream.address);
+    let outbound = Outbound::start("outbound-large", &section, &[]);
+    let body = "x".repeat(9 << 20);
+    assert_eq!(outbound.send("POST", "/api/whole", "", &body).body, b"hello");
+    let mut stream = outbound.connect();
+    let head = format!(
+        "POST /api/trail HTTP/1.1\r\nHost: {}\r\nTransfer-Encoding: chunked\r\n\r\n",
+        outbound.address
+    );
+    stream.write_all((head + "3\r\nabc\r\n").as_bytes()).unwrap();
+    stream.write_all(b"2\r\nde\r\n0\r\n\r\n").unwrap();
+    assert_eq!(Response::read(&mut BufReader::new(&stream)).body, b"abcde|");
+    assert_eq!(outbound.get("/api/big/3", "").body.len(), 3 << 20);
+}
+
 /// Each answer of the proxy itself has its status, its type and a message, and is not to be retried.
 #[test]
 fn answers_of_its_own_are_typed() {
@@ -175,6 +233,25 @@ fn a_client_that_leaves_is_not_waited_for() {
     assert_eq!(outbound.get("/api/last", "").status, 200);
     let lines: Vec<String> = upstream.seen().into_iter().map(|seen| seen.line).collect();
     assert_eq!(lines, ["GET /hang", "GET /last"]);
+}
+
+/// An API over TLS is called in the protocol that was agreed on, if its certificate is known.
+#[test]
+fn an_api_over_tls_is_called() {
+    let authority = TestCa::new("test");
+    let pair = authority.server();
+    for (protocol, version) in [("h2", Version::HTTP_2), ("http/1.1", Version::HTTP_11)] {
+        let upstream = Upstream::start_with(Some(acceptor(&pair, &[protocol])));
+        let section = format!(
+            "outbound: {{providers: {{api: {{url: 'https://{0}', ca: '@/ca.pem'}}, strange: {{url: 'https://{0}'}}}}}}",
+            upstream.address
+        );
+        let outbound = Outbound::start("outbound-tls", &section, &[("ca.pem", &authority.pem)]);
+        assert_eq!(outbound.send("POST", "/api/echo", "", "hello").body, b"hello");
+        assert_eq!(upstream.only().version, version);
+        assert_eq!(outbound.get("/strange/echo", "").status, 502);
+        assert!(outbound.folder.0.join("ca.pem").exists());
+    }
 }
 
 /// What cannot be served stops the start, with the field and what would be accepted.

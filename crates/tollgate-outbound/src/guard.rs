@@ -198,7 +198,6 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
         self.wake_own();
     }
 
-    #[cfg(feature = "tower")]
     pub(crate) fn host(&self) -> &str {
         &self.identity.host
     }

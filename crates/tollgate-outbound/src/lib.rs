@@ -2,7 +2,6 @@
 //! refused.
 //!
 //! ```
-//! # #[cfg(feature = "tower")]
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use bytes::Bytes;
 //! use http::Request;
@@ -65,7 +64,6 @@ mod guard;
 mod waiting;
 mod outbound;
 mod preset;
-#[cfg(feature = "tower")]
 mod layer;
 #[cfg(feature = "redis")]
 mod fleet;
@@ -76,7 +74,7 @@ mod fleet;
 struct Guide;
 
 /// The front page of the package.
-#[cfg(all(doctest, feature = "tower"))]
+#[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Package;
 
@@ -86,7 +84,6 @@ pub use dialect::ResponseView;
 #[cfg(feature = "redis")]
 pub use fleet::FleetStore;
 pub use guard::{Failure, Guard};
-#[cfg(feature = "tower")]
 pub use layer::{
     BoxError, CallError, CloneBody, CopyBody, OutboundBody, OutboundLayer, OutboundLayerBuilder,
     OutboundService, SendOnce, UsageReader,

@@ -29,7 +29,9 @@ pub type FleetStore = LeasedStore<RedisStore>;
 
 impl Outbound<FleetStore> {
     /// Joins the fleet of a Redis or Valkey: by its URL, or by [`tollgate_redis::Settings`]. The processes of a fleet
-    /// share the limits of their policies, and freezes.
+    /// share the limits of their policies, and freezes. The store has a second to answer before a call is decided by this
+    /// process's share, whatever the deadline in the settings: a server refuses what is above its limit, and a call can
+    /// wait.
     ///
     /// # Errors
     /// A setting is invalid, there is no tokio runtime, or the store does not answer within five seconds.
@@ -37,7 +39,8 @@ impl Outbound<FleetStore> {
     where
         T: TryInto<tollgate_redis::Settings, Error: Into<SettingsError>>,
     {
-        let store = LeasedStore::new(RedisStore::connect(store).await?, LEASED_KEYS_MAX);
+        let store: tollgate_redis::Settings = store.try_into().map_err(Into::into)?;
+        let store = LeasedStore::new(RedisStore::connect(store.patient()).await?, LEASED_KEYS_MAX);
         let outbound = Self::new(Engine::builder().policy(policy).store(store).build(), settings);
         tokio::spawn(exchange(Arc::downgrade(&outbound.shared), |store: &FleetStore| Some(store.store())));
         tokio::spawn(maintain(Arc::downgrade(&outbound.shared)));

@@ -20,6 +20,7 @@ pub use url::{Host, Topology};
 const DEADLINE_DEFAULT: Duration = Duration::from_millis(5);
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
 const DEADLINE_MAX: Duration = Duration::from_millis(50);
+const DEADLINE_PATIENT: Duration = Duration::from_secs(1);
 /// The default number of requests in flight per shard.
 const IN_FLIGHT_DEFAULT: usize = 512;
 const IN_FLIGHT_MAX: usize = 65_536;
@@ -307,6 +308,14 @@ impl Settings {
     #[must_use]
     pub fn injected_time(mut self) -> Self {
         self.uses_injected_time = true;
+        self
+    }
+
+    /// Gives the store a second to answer, for calls that would rather wait than be decided by the share of one process:
+    /// calls to a server that refuses what is above its limit.
+    #[must_use]
+    pub const fn patient(mut self) -> Self {
+        self.deadline = DEADLINE_PATIENT;
         self
     }
 

@@ -2,7 +2,6 @@
 
 mod batches;
 mod bytes;
-mod conformance;
 mod differential;
 mod direct;
 mod hostile;

@@ -43,13 +43,13 @@ fn scenario(seed: u64) -> (FleetScenario, u64) {
 #[test]
 fn no_seed_admits_more_than_the_limit() {
     let mut leased = 0;
-    for seed in 0..1_000 {
+    for seed in 0..400 {
         let (scenario, most) = scenario(seed);
         let outcome = run(&scenario, CountingMode::Leased).unwrap();
         assert!(outcome.most <= most, "seed {seed}: {} of {most}: {scenario:?}", outcome.most);
         leased += u64::from(outcome.calls < outcome.asked);
     }
-    assert!(leased > 500, "only {leased} seeds made fewer calls to the store than they had requests");
+    assert!(leased > 200, "only {leased} seeds made fewer calls to the store than they had requests");
 }
 
 /// The check above can fail: nodes that count separately admit more.

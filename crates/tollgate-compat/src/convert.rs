@@ -49,14 +49,26 @@ pub struct Conversion {
 /// The fields of a limit.
 #[derive(Default)]
 pub(crate) struct Native {
-    /// CEL; empty for always.
-    pub(crate) when: String,
+    /// Conditions in CEL, all of which must hold; empty for always.
+    pub(crate) when: Vec<String>,
+    /// Attributes of requests that it leaves out, because another rule of the file is about them.
+    pub(crate) left_out: Vec<String>,
     pub(crate) by: Vec<String>,
     pub(crate) rate: String,
     /// Where its windows begin; `None` where nothing is counted.
     pub(crate) align: Option<&'static str>,
     pub(crate) is_shadow: bool,
 }
+
+impl Native {
+    /// The condition as one expression; empty for always.
+    fn condition(&self) -> String {
+        self.when.join(AND)
+    }
+}
+
+/// Between conditions that must all hold.
+pub(crate) const AND: &str = " && ";
 
 /// Writes the rules of a domain as the text of a policy file. `format` is the name of the original's format.
 pub(crate) fn policy(domain: &str, format: &str, mut converted: ConvertedDomain) -> Conversion {
@@ -145,11 +157,11 @@ fn text(domain: &str, format: &str, changes: &[&str], limits: &[Converted]) -> S
 fn declared(limits: &[Converted]) -> String {
     let natives = || limits.iter().filter_map(|converted| converted.limit.as_ref().ok());
     let mut names: BTreeSet<String> = natives().flat_map(|native| native.by.iter().cloned()).collect();
-    for expression in natives().filter_map(|native| Expression::new(&native.when).ok()) {
+    for expression in natives().filter_map(|native| Expression::new(&native.condition()).ok()) {
         names.extend(expression.attributes().map(str::to_owned));
     }
     // The original compares these values as text, whatever they look like.
-    let texts: BTreeSet<String> = natives().flat_map(|native| must_be_text(&native.when)).collect();
+    let texts: BTreeSet<String> = natives().flat_map(|native| must_be_text(&native.condition())).collect();
     if texts.is_empty() && !names.iter().any(|name| must_be_declared(name)) {
         return String::new();
     }
@@ -163,9 +175,11 @@ fn declared(limits: &[Converted]) -> String {
 
 fn write_limit(text: &mut String, name: &str, native: &Native) {
     let _ = writeln!(text, "  - name: {}", quoted(name));
-    if !native.when.is_empty() {
-        let _ = writeln!(text, "    when: {}", quoted(&native.when));
+    if !native.left_out.is_empty() {
+        let names = native.left_out.join(" or ");
+        let _ = writeln!(text, "    # a request that also has {names} is counted by a longer rule only");
     }
+    write_condition(text, &native.when);
     if !native.by.is_empty() {
         let by: Vec<String> = native.by.iter().map(|name| quoted(name)).collect();
         let _ = writeln!(text, "    by: [{}]", by.join(", "));
@@ -177,6 +191,22 @@ fn write_limit(text: &mut String, name: &str, native: &Native) {
     if native.is_shadow {
         text.push_str("    mode: shadow\n");
     }
+}
+
+/// Writes a condition: a long one with a line for each part, in a block, as its text needs no escape there.
+fn write_condition(text: &mut String, parts: &[String]) {
+    let condition = parts.join(AND);
+    let is_plain = condition.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
+    let _ = match parts {
+        [] => Ok(()),
+        [_, ..] if condition.len() <= LINE_CHARS || !is_plain || condition.starts_with(' ') => {
+            writeln!(text, "    when: {}", quoted(&condition))
+        }
+        [first, rest @ ..] => {
+            let _ = writeln!(text, "    when: >-\n      {first}");
+            rest.iter().try_for_each(|part| writeln!(text, "      && {part}"))
+        }
+    };
 }
 
 /// A valid name that is not yet used.
@@ -202,6 +232,9 @@ fn unique(name: &str, taken: &mut HashSet<String>) -> String {
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
+
+/// Maximum length of a condition that is written on one line.
+const LINE_CHARS: usize = 80;
 
 /// The rate of a rule that refuses all its requests.
 pub(crate) const REFUSED: &str = "deny";

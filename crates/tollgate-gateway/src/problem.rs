@@ -28,7 +28,7 @@ pub enum Kind {
     ExpectationFailed,
     /// It has passed gateways too often.
     Loop,
-    /// In force are rules that requests of HTTP cannot be asked by.
+    /// The active rules are those of another program, which know no HTTP requests.
     CompatRules,
     /// No route is for its host and path.
     NoRoute,
@@ -116,7 +116,7 @@ impl Kind {
             Kind::FieldsTooLarge => "The header fields are too large",
             Kind::ExpectationFailed => "The expectation is not known",
             Kind::Loop => "The request goes round in circles",
-            Kind::CompatRules => "The rules in force are not for the gateway",
+            Kind::CompatRules => "The active rules are not for the gateway",
             Kind::NoRoute => "No route is for this host and path",
             Kind::NoUpstream | Kind::Busy | Kind::Share => {
                 "Request cannot be satisfied due to temporary server capacity constraints"

@@ -16,7 +16,7 @@ pub enum LoadError {
         reason: String,
     },
     /// A connection was lost during the run.
-    #[error("a connection was lost: {reason}; is the wire the right one for this address?")]
+    #[error("a connection was lost: {reason}; is this the right protocol for this address?")]
     Lost {
         /// The system's error.
         reason: String,

@@ -29,10 +29,10 @@ pub(crate) fn run(command: &SimulateCommand, console: &mut Console) -> u8 {
             return USAGE;
         }
     };
-    let requests = u128::from(arguments.offered) * u128::from(arguments.time.as_micros()) / 1_000_000;
+    let requests = u128::from(arguments.offered) * u128::from(arguments.duration.as_micros()) / 1_000_000;
     if requests == 0 || requests > u128::from(REQUESTS_MAX) {
         console.error(format_args!(
-            "--offered and --time make {requests} requests; accepted are 1 to {REQUESTS_MAX} of them"
+            "--offered and --duration make {requests} requests; accepted are 1 to {REQUESTS_MAX} of them"
         ));
         return USAGE;
     }
@@ -41,7 +41,7 @@ pub(crate) fn run(command: &SimulateCommand, console: &mut Console) -> u8 {
         nodes: arguments.nodes,
         keys: arguments.keys,
         offered: arguments.offered,
-        time: arguments.time,
+        time: arguments.duration,
         lease: (lease.share(), lease.ttl()),
         skew: arguments.skew,
         losses: arguments.losses,

@@ -5,7 +5,7 @@ use tollgate::policy::Expression;
 use tollgate::rate::UNITS_PER_SECOND_MAX;
 
 use super::tree::{EnvoyConfig, Node, RateAllowance, TreeLevel};
-use crate::convert::{Converted, ConvertedDomain, Native, REFUSED, cel_text, is_name};
+use crate::convert::{AND, Converted, ConvertedDomain, Native, REFUSED, cel_text, is_name};
 use crate::rls::Unit;
 
 /// A rule and its ancestors, each with the level that contains it.
@@ -129,10 +129,10 @@ fn native(
         conditions.extend(own(node, changes));
         conditions.extend(others(level, node, changes));
     }
-    conditions.extend(longer(path, ways).into_iter().map(|key| format!("!has({key})")));
-    let when = conditions.join(" && ");
-    if !when.is_empty()
-        && let Err(problem) = Expression::new(&when)
+    let left_out: Vec<String> = longer(path, ways).into_iter().map(str::to_owned).collect();
+    conditions.extend(left_out.iter().map(|key| format!("!has({key})")));
+    if !conditions.is_empty()
+        && let Err(problem) = Expression::new(&conditions.join(AND))
     {
         return Err(format!(
             "its condition is too much for one expression ({}); write it by hand",
@@ -146,10 +146,11 @@ fn native(
             by.push(node.key.clone());
         }
     }
-    if requests == 0 {
-        return Ok(Native { when, by, rate: REFUSED.to_owned(), align: None, is_shadow: false });
-    }
-    Ok(Native { when, by, rate: rate(requests, unit), align: Some("epoch"), is_shadow: false })
+    let (rate, align) = match requests {
+        0 => (REFUSED.to_owned(), None),
+        _ => (rate(requests, unit), Some("epoch")),
+    };
+    Ok(Native { when: conditions, left_out, by, rate, align, is_shadow: false })
 }
 
 fn rate(requests: u32, unit: Unit) -> String {

@@ -57,12 +57,11 @@ fn native(limit: &LimitadorLimit) -> Result<Native, String> {
             .ok_or_else(|| format!("{} cannot be said with attributes alone", condition.source()))?;
         conditions.push(if limit.conditions.len() > 1 { format!("({rewritten})") } else { rewritten });
     }
-    let when = conditions.join(" && ");
-    if limit.max_value == 0 {
-        return Ok(Native { when, by, rate: REFUSED.to_owned(), align: None, is_shadow: false });
-    }
-    let rate = format!("{} per {}s", limit.max_value, limit.seconds);
-    Ok(Native { when, by, rate, align: Some("first-hit"), is_shadow: false })
+    let (rate, align) = match limit.max_value {
+        0 => (REFUSED.to_owned(), None),
+        most => (format!("{most} per {}s", limit.seconds), Some("first-hit")),
+    };
+    Ok(Native { when: conditions, by, rate, align, ..Native::default() })
 }
 
 /// Whether it is an expression over attributes, and over nothing else.

@@ -22,11 +22,15 @@ fn findings(text: &str) -> String {
     }
 }
 
-/// The example of the guide means what the guide says.
+/// The examples of the guide mean what the guide says.
 #[test]
-fn the_guide_example_compiles() {
-    let block = PAGE.split("```yaml overload\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-    let plan = plan(block);
+fn the_guide_examples_compile() {
+    let blocks = PAGE.split("```yaml overload\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let [smallest, full] = blocks.collect::<Vec<_>>().try_into().expect("two examples");
+    let smallest = plan(smallest);
+    assert_eq!(smallest.queue, Some(QueueSettings::default()));
+    assert!(smallest.concurrency.is_some() && smallest.fleet.is_none() && smallest.worker.is_none());
+    let plan = plan(full);
     let fleet = plan.fleet.unwrap();
     assert_eq!(
         (fleet.capacity, fleet.reserve, fleet.scope),

@@ -83,6 +83,7 @@ Examples:
   tollgate tail                                    every decision; q leaves
   tollgate tail --once --verdict deny --limit per-key
   tollgate tail --once --denied --since 10m        what was denied before, too
+  tollgate tail --once --denied --since 1h ip=203.0.113.7
 
 Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
 const AUDIT_EXAMPLES: &str = "\
@@ -436,6 +437,9 @@ pub enum TailVerdict {
 /// The arguments of `tail`.
 #[derive(Debug, Args)]
 pub struct TailArguments {
+    /// Only requests with these attributes: name=text, or name:=5 for a number
+    #[arg(value_name = "NAME=VALUE", value_parser = value::attribute)]
+    pub attributes: Vec<GivenAttribute>,
     /// Only decisions with this verdict
     #[arg(long, value_enum, value_name = "VERDICT")]
     pub verdict: Option<TailVerdict>,

@@ -27,7 +27,7 @@ Examples:
   tollgate serve --policy policy.yaml --state-dir state
 
 Ask it:
-  curl -s 127.0.0.1:8080/v1/check --json '{\"attributes\":{\"api_key\":\"k1\"}}'
+  curl -s 127.0.0.1:8080/v1/check -H 'Content-Type: application/json' -d '{\"attributes\":{\"api_key\":\"k1\"}}'
 
 A flag takes precedence over its variable, and both over the config file.
 Exit status: 0 after a stop signal, 1 when the server cannot start or fails, 2 for wrong usage.";

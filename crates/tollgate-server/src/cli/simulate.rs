@@ -18,7 +18,7 @@ pub enum SimulateCommand {
 const FLEET_EXAMPLES: &str = "\
 Examples:
   tollgate simulate fleet                          six servers, a limit of 1,000 a second
-  tollgate simulate fleet --policy policy.yaml --nodes 3 --time 2s
+  tollgate simulate fleet --policy policy.yaml --nodes 3 --duration 2s
   tollgate simulate fleet --cuts --json
 
 Exit status: 0 when it was simulated, 2 for wrong usage.";
@@ -44,7 +44,7 @@ pub struct FleetArguments {
     pub offered: u64,
     /// How long the simulation lasts, in virtual time
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = value::duration)]
-    pub time: Ticks,
+    pub duration: Ticks,
     /// The share of the load, in per cent, that goes to one server; halfway it goes to another
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub skew: u32,

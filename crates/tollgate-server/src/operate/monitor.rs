@@ -14,11 +14,12 @@ use super::show;
 use super::show::{list, text};
 use super::table::cell;
 use crate::SUCCESS;
-use crate::cli::{TailArguments, TailVerdict, TopArguments, TopSorting};
+use crate::cli::{GivenAttribute, GivenValue, TailArguments, TailVerdict, TopArguments, TopSorting};
 use crate::console::{Console, Style};
 use crate::disk::plain_cause;
-use crate::text::plain;
+use crate::text::{plain, shown};
 use crate::time_text::duration;
+use tollgate::CredentialDigest;
 use tollgate::policy::source::nearest;
 
 /// How often `top` is drawn, and how long `tail --once` watches.
@@ -300,8 +301,8 @@ pub(super) async fn tail(arguments: &TailArguments, console: &mut Console) -> Re
             &client.call("GET", "/admin/v1/limits", None).await.unwrap_or_default(),
         )?;
     }
-    let verdict = arguments.verdict.or(arguments.denied.then_some(TailVerdict::Deny));
-    let is_denied = verdict == Some(TailVerdict::Deny);
+    let filter = Filter::of(arguments);
+    let is_denied = filter.verdict == Some(TailVerdict::Deny);
     let which = match (is_denied, arguments.would_deny) {
         (true, _) => "&denied=true",
         (false, true) => "&would_deny=true",
@@ -323,7 +324,7 @@ pub(super) async fn tail(arguments: &TailArguments, console: &mut Console) -> Re
         let Some(line) = line else {
             return Err("the server has ended the view; it may have stopped, or an hour is over".to_owned());
         };
-        if !is_shown(&line, verdict, &arguments.limits) {
+        if !filter.shows(&line) {
             continue;
         }
         totals.add(&line);
@@ -370,15 +371,48 @@ impl TailTotals {
     }
 }
 
-/// Whether a line passes the filters. A line about lost lines always does.
-fn is_shown(event: &Value, verdict: Option<TailVerdict>, limits: &[String]) -> bool {
-    let Some(is_allowed) = event["allowed"].as_bool() else { return true };
-    let is_verdict = verdict.is_none_or(|verdict| (verdict == TailVerdict::Allow) == is_allowed);
-    let is_of = |limit: &String| {
-        let mut would_deny = list(event, "would_deny").iter().filter_map(Value::as_str);
-        limit == text(event, "limit") || would_deny.any(|name| name == limit)
-    };
-    is_verdict && (limits.is_empty() || limits.iter().any(is_of))
+/// Which decisions `tail` shows.
+#[derive(Debug, Default)]
+struct Filter {
+    verdict: Option<TailVerdict>,
+    /// Empty for all.
+    limits: Vec<String>,
+    /// Names, each with the texts that the server may show for its value.
+    attributes: Vec<(String, [String; 2])>,
+}
+
+impl Filter {
+    fn of(arguments: &TailArguments) -> Self {
+        let attribute = |GivenAttribute { name, value }: &GivenAttribute| {
+            let value = match value {
+                GivenValue::Text(text) => text.clone(),
+                GivenValue::Number(number) => number.to_string(),
+            };
+            // The server shortens long values, and shows credentials as digests.
+            (shown(name), [shown(&value), CredentialDigest::of_value(&value).to_string()])
+        };
+        Self {
+            verdict: arguments.verdict.or(arguments.denied.then_some(TailVerdict::Deny)),
+            limits: arguments.limits.clone(),
+            attributes: arguments.attributes.iter().map(attribute).collect(),
+        }
+    }
+
+    /// Whether a line passes. A line about lost lines always does.
+    fn shows(&self, event: &Value) -> bool {
+        let Some(is_allowed) = event["allowed"].as_bool() else { return true };
+        let is_verdict = self.verdict.is_none_or(|verdict| (verdict == TailVerdict::Allow) == is_allowed);
+        let is_of = |limit: &String| {
+            let mut would_deny = list(event, "would_deny").iter().filter_map(Value::as_str);
+            limit == text(event, "limit") || would_deny.any(|name| name == limit)
+        };
+        let has = |(name, texts): &(String, [String; 2])| {
+            event["attributes"][name].as_str().is_some_and(|value| texts.iter().any(|text| text == value))
+        };
+        is_verdict
+            && (self.limits.is_empty() || self.limits.iter().any(is_of))
+            && self.attributes.iter().all(has)
+    }
 }
 
 /// Lines of JSON from a streamed body.
@@ -540,14 +574,16 @@ mod tests {
                 .is_err_and(|text| text.contains("did you mean per-key?"))
         );
         let event = serde_json::json!({ "allowed": false, "limit": "a" });
-        let limits = ["a".to_owned()];
-        assert!(
-            is_shown(&event, Some(TailVerdict::Deny), &limits)
-                && !is_shown(&event, Some(TailVerdict::Allow), &[])
-        );
-        assert!(!is_shown(&event, None, &["b".to_owned()]));
+        let of = |verdict, limits: &[&str]| Filter {
+            verdict,
+            limits: limits.iter().map(|&limit| limit.to_owned()).collect(),
+            attributes: Vec::new(),
+        };
+        assert!(of(Some(TailVerdict::Deny), &["a"]).shows(&event));
+        assert!(!of(Some(TailVerdict::Allow), &[]).shows(&event));
+        assert!(!of(None, &["b"]).shows(&event));
         let shadow = serde_json::json!({ "allowed": true, "limit": "a", "would_deny": ["b"] });
-        assert!(is_shown(&shadow, None, &["b".to_owned()]) && is_shown(&shadow, None, &limits));
+        assert!(of(None, &["b"]).shows(&shadow) && of(None, &["a"]).shows(&shadow));
     }
 
     /// A line of `tail` shows the decision and its attributes, and reports how many it left out.

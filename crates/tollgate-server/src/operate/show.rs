@@ -384,7 +384,7 @@ pub(super) fn policy_trouble(answer: &Value, console: &mut Console) {
     let Some(problem) = policy["error"]["text"].as_str() else { return };
     let since = time_of_day(text(&policy["error"], "at"));
     let name = plain(text(policy, "name"));
-    let line = format!("{name}: the file is not active since {since}; the policy before it stays in force:");
+    let line = format!("{name}: the file is not active since {since}; the policy before it stays active:");
     let line = console.painted(&line, Style::Bad);
     console.line(line);
     for line in problem.lines() {

@@ -139,7 +139,7 @@ fn attempt(policy: &Policy, address: SocketAddr, access: Access) -> String {
 /// A command that sends a request through the gateway. Its clients are those of the service: they have no token of
 /// Tollgate's.
 fn gateway_attempt(gateway: SocketAddr, access: Access) -> String {
-    let authority = if access.has_tls { "--cacert AUTHORITY.pem " } else { "" };
+    let authority = if access.has_tls { "--cacert CA.pem " } else { "" };
     format!("curl -i {authority}{}://{}/", access.http(), reachable(gateway))
 }
 
@@ -147,7 +147,7 @@ fn gateway_attempt(gateway: SocketAddr, access: Access) -> String {
 fn curl(address: SocketAddr, access: Access) -> (String, String) {
     let mut command = String::from("curl -s ");
     if access.has_tls {
-        command.push_str("--cacert AUTHORITY.pem ");
+        command.push_str("--cacert CA.pem ");
     }
     if access.has_client_ca {
         command.push_str("--cert CLIENT.pem --key CLIENT-KEY.pem ");

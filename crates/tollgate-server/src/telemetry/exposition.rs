@@ -112,7 +112,7 @@ mod tests {
         page.metric(&RETRY_AFTER);
         page.histogram(&RETRY_AFTER, &[("a", "b")], &histogram.read());
         let expected = "\
-# HELP tollgate_connections_open Connections that are open now, by wire.
+# HELP tollgate_connections_open Connections that are open now, by protocol.
 # TYPE tollgate_connections_open gauge
 tollgate_connections_open{wire=\"http\"} 3
 tollgate_connections_open 0

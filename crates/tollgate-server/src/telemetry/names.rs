@@ -37,28 +37,26 @@ pub(crate) static DECISIONS: Metric =
     counter("tollgate_decisions_total", "Decisions, by the verdict sent to the caller and by protocol.");
 pub(crate) static WITHOUT_LIMIT: Metric = counter(
     "tollgate_decisions_without_limit_total",
-    "Requests that passed because no limit applies to their attributes, by wire.",
+    "Requests that passed because no limit applies to their attributes, by protocol.",
 );
 pub(crate) static UNDECLARED: Metric = counter(
     "tollgate_undeclared_attributes_total",
-    "Attributes that callers sent and the policy does not declare, by wire.",
+    "Attributes that callers sent and the policy does not declare, by protocol.",
 );
-pub(crate) static LIMIT_DECISIONS: Metric = counter(
-    "tollgate_limit_decisions_total",
-    "Answers of single limits, by outcome, where the answer came from, and the wire.",
-);
+pub(crate) static LIMIT_DECISIONS: Metric =
+    counter("tollgate_limit_decisions_total", "Answers of single limits, by outcome, source and protocol.");
 pub(crate) static NEAR_LIMIT: Metric = counter(
     "tollgate_limit_near_total",
     "Requests that a limit admitted and after which less than a fifth of it remained.",
 );
 pub(crate) static DURATION: Metric = histogram(
     "tollgate_decision_duration_seconds",
-    "Time from a question that was read whole to its answer, by wire; of one in sixteen where a wire is fast.",
+    "Time from a complete request to its answer, by protocol; of one request in sixteen where a protocol is fast.",
 );
 pub(crate) static RETRY_AFTER: Metric =
     histogram("tollgate_retry_after_seconds", "The retry delay sent to denied callers.");
 pub(crate) static CONNECTIONS: Metric =
-    gauge("tollgate_connections_open", "Connections that are open now, by wire.");
+    gauge("tollgate_connections_open", "Connections that are open now, by protocol.");
 pub(crate) static POLICY_LIMITS: Metric =
     gauge("tollgate_policy_limits", "Limits of the active policy, or rules of another program's file.");
 pub(crate) static RELOADS: Metric =

@@ -87,6 +87,11 @@ fn past_denials_are_remembered() {
     }
     let past = said(&["tail", "--denied", "--since", "10m", "--once"]);
     assert_eq!(past.lines().filter(|line| line.contains("DENY, retry in ")).count(), 2, "{past}");
+    // An operator knows the key or the address, and not how the request was sent.
+    for (attribute, lines) in [("api_key=busy", 2), ("api_key=calm", 0)] {
+        let past = said(&["tail", attribute, "--denied", "--since", "10m", "--once"]);
+        assert_eq!(past.lines().count(), lines, "{attribute}: {past}");
+    }
     let top = said(&["top", "--once", "--denied", "--json"]);
     let top: serde_json::Value = serde_json::from_str(&top).unwrap();
     let keys = top["keys"].as_array().unwrap();

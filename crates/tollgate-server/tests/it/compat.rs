@@ -296,6 +296,33 @@ descriptors:
     assert_eq!(check.status.code(), Some(0), "{}\n{text}", stderr(&check));
 }
 
+/// The story: the limit of a general rule beside longer ones was one line of `!has` after the other, which said how and not
+/// why. Each condition has a line of its own, below the reason.
+#[test]
+fn a_long_condition_is_readable() {
+    let longer = ["method", "path", "country", "user_agent"]
+        .map(|key| format!("      - {{key: {key}, rate_limit: {{unit: minute, requests_per_unit: 1}}}}\n"));
+    let envoy = format!(
+        "domain: d\ndescriptors:\n  - key: remote_address\n    value: 10.0.0.1\n  - key: remote_address\n    \
+         rate_limit: {{unit: minute, requests_per_unit: 9}}\n    descriptors:\n{}",
+        longer.concat()
+    );
+    let output = run(&["policy", "convert", "-"], envoy.as_bytes());
+    let text = stdout(&output);
+    let expected = "    # a request that also has method or path or country or user_agent is counted by a longer rule only
+    when: >-
+      remote_address != '10.0.0.1'
+      && !has(method)
+      && !has(path)
+      && !has(country)
+      && !has(user_agent)
+    by: [\"remote_address\"]
+";
+    assert!(text.contains(expected), "{text}");
+    let check = run(&["policy", "check", "-"], text.as_bytes());
+    assert_eq!(check.status.code(), Some(0), "{}\n{text}", stderr(&check));
+}
+
 /// A converted policy compiles, and has each limit and note.
 #[test]
 fn conversions_compile() {

@@ -62,16 +62,21 @@ fn the_prices_are_true() {
     assert_eq!(upstream.seen().len(), 2);
 }
 
-/// The controllers that the guide shows are accepted as they are, and at work.
+/// The controllers that the guide shows are accepted as they are, and at work: without a number, and with a capacity.
 #[test]
 fn the_controllers_are_true() {
-    let (blocks, folder, upstream) =
-        (blocks(OVERLOAD), Folder::new("gateway-guide-overload"), Upstream::start());
-    let config = folder.write("config.yaml", first(&blocks, "yaml overload")).display().to_string();
+    let (folder, upstream) = (Folder::new("gateway-guide-overload"), Upstream::start());
     let address = format!("http://{}", upstream.address);
-    let gateway = Gateway::with(&["--upstream", &address, "--config", &config], OPEN);
-    assert_eq!(gateway.get("/healthz", "").status, 200);
-    for controller in ["fleet-shedder", "worker-shedder", "adaptive-concurrency", "queue"] {
-        assert_eq!(gateway.metric("tollgate_overload_mode", controller), 1, "{controller}");
+    let without_capacity: &[&str] = &["worker-shedder", "adaptive-concurrency", "queue"];
+    let with_capacity: &[&str] = &["fleet-shedder", "worker-shedder", "adaptive-concurrency", "queue"];
+    let mut expected = [without_capacity, with_capacity].into_iter();
+    for (_, config) in blocks(OVERLOAD).iter().filter(|(language, _)| *language == "yaml overload") {
+        let config = folder.write("config.yaml", config).display().to_string();
+        let gateway = Gateway::with(&["--upstream", &address, "--config", &config], OPEN);
+        assert_eq!(gateway.get("/healthz", "").status, 200);
+        for controller in expected.next().expect("two examples") {
+            assert_eq!(gateway.metric("tollgate_overload_mode", controller), 1, "{controller}");
+        }
     }
+    assert!(expected.next().is_none(), "an example is missing");
 }

@@ -62,7 +62,7 @@ fn mistakes_are_reported() {
     let server = Server::start(SLOW_POLICY);
     let wrong = run(&["bench", "--to", &server.address.to_string(), "--wire", "grpc"], b"");
     assert_eq!(wrong.status.code(), Some(2));
-    assert!(stderr(&wrong).contains("is the wire the right one"), "{}", stderr(&wrong));
+    assert!(stderr(&wrong).contains("is this the right protocol"), "{}", stderr(&wrong));
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let absent = run(&["bench", "--to", &nobody.to_string(), "--duration", "1s"], b"");
     assert_eq!(absent.status.code(), Some(2));

@@ -15,14 +15,14 @@ fn checked(folder: &Folder, name: &str, text: &str) -> (bool, String, String) {
     (output.status.success(), out, errors)
 }
 
-/// The README is run with the built-in policy: its first decision, and what `policy check` prints of its own policy. The story: it once
-/// showed a policy without the warning that `policy check` prints as well.
+/// The README is run with the built-in policy: its first decision, why a request was denied, and what `policy check` prints of its own
+/// policy. The story: it once showed a policy without the warning that `policy check` prints as well.
 #[test]
 fn the_readme_is_true() {
     let (blocks, folder) = (blocks(README), Folder::new("pages-readme"));
     folder.write("policy.yaml", first(&blocks, "yaml"));
     let server = admin::server(tollgate::policy::EXAMPLE);
-    follow_blocks(&blocks, &server, ("-eu", 2), |shell| {
+    follow_blocks(&blocks, &server, ("-eu", 4), |shell| {
         let address = format!("http://{}", server.address);
         shell.current_dir(&folder.0);
         shell.env("TOLLGATE_SERVER", address).env("TOLLGATE_ADMIN_TOKEN", admin::TOKEN);
@@ -33,13 +33,24 @@ fn the_readme_is_true() {
 #[test]
 fn figures_of_the_readme_are_measured() {
     let bench = include_str!("../../../../bench/README.md").replace(',', "");
-    for figure in ["1.53×", "218,574", "5.49×", "97,255", "0.75×"] {
+    let figures = [
+        "1.53×", "218,574", "41,735", "5.49×", "97,255", "87,902", "1.11×", "43,970", "0.75×", "0.72×",
+        "2.20×",
+    ];
+    for figure in figures {
         assert!(README.contains(figure), "README.md no longer has {figure}: nor should this test");
         assert!(
             bench.contains(&figure.replace(',', "")),
             "bench/README.md has no {figure}: README.md is out of date"
         );
     }
+}
+
+/// The README names the repository that the packages name.
+#[test]
+fn the_readme_names_the_repository() {
+    let install = format!("cargo install --git {} tollgate-server", env!("CARGO_PKG_REPOSITORY"));
+    assert!(README.contains(&install), "README.md has no `{install}`");
 }
 
 /// `docs/leases.md` shows the program's output about a fleet in virtual time.

@@ -65,7 +65,7 @@ pub enum SnapshotError {
     #[error("the snapshot could not be written: {}", plain_cause(.0))]
     Io(#[from] io::Error),
     /// The written counters belong to two policies; take another snapshot.
-    #[error("another policy was put in force while the snapshot was taken; throw it away and take another")]
+    #[error("another policy became active while the snapshot was taken; throw it away and take another")]
     PolicyChanged,
     /// The written counters belong to two settings of the wall clock; take another snapshot.
     #[error("the wall clock was set while the snapshot was taken; throw it away and take another")]

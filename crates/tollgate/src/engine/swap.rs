@@ -1,4 +1,4 @@
-//! The policy in force and the secret of keys: putting others in their place while decisions go on.
+//! The active policy and the secret of keys: replaces them while decisions go on.
 
 use std::sync::{Arc, PoisonError};
 

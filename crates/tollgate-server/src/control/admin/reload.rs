@@ -61,7 +61,7 @@ impl<'a> ReloadView<'a> {
         let fields: String =
             self.policy.iter().map(|change| format!("the policy {}, ", change.after)).collect();
         let policy = format!(
-            "version {version} in force: {fields}{changed} changed, {added} added, {removed} removed, {restarted} restarted, \
+            "version {version} active: {fields}{changed} changed, {added} added, {removed} removed, {restarted} restarted, \
              {resumed} resumed"
         );
         let policy = self.reloaded.then_some(policy);

@@ -60,7 +60,7 @@ pub(super) fn read_limit(fields: &mut Unread<'_>, into: &mut Remembered) -> Resu
         let number = fields.number()?;
         let record = records.get(number as usize).and_then(Option::as_ref);
         let record = record.filter(|record| record.retired.is_none());
-        all.push(record.ok_or("a quota in force is not known")?.quota.clone());
+        all.push(record.ok_or("an active quota is not known")?.quota.clone());
         numbers.push(number);
     }
     let index = |fields: &mut Unread<'_>| match fields.u32()? {

@@ -33,7 +33,7 @@ impl Arguments {
                     .chain(names.iter().map(|n| format!("--{n} VALUE")))
                     .collect();
                 return Err(
-                    format!("{word} is not accepted here; accepted are {}", accepted.join(", ")).into()
+                    format!("{word} is not accepted here; accepted: {}", accepted.join(", ")).into()
                 );
             }
         }
@@ -81,6 +81,6 @@ impl Arguments {
 fn count(name: &str, text: &str) -> Result<usize, Failure> {
     match text.trim().parse() {
         Ok(number) if number > 0 => Ok(number),
-        _ => Err(format!("--{name} {text}: accepted is a whole number above zero").into()),
+        _ => Err(format!("--{name} {text}: accepted: a whole number above zero").into()),
     }
 }

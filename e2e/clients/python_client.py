@@ -77,6 +77,13 @@ def reservations(client: Tollgate) -> None:
     except ValueError as error:
         assert str(error) == "its own error"
     assert left(client, tenant="t") == 850
+    # So does a block whose commit failed; until then the commit may be repeated.
+    with client.reserve({"tenant": "t"}, 400) as reservation:
+        raised(ProblemError, lambda: reservation.commit(-1))
+    assert left(client, tenant="t") == 850
+    with client.reserve({"tenant": "t"}, 400) as reservation:
+        raised(ProblemError, lambda: reservation.commit(-1))
+        assert reservation.commit(0) == Settled(refunded=400, charged=0, unpaid=0)
     ran = False
     try:
         with client.reserve({"tenant": "t"}, 900):
@@ -227,6 +234,13 @@ async def asynchronous() -> None:
                 raise ValueError
         except ValueError:
             pass
+        # A block whose commit failed gives everything back.
+        async with client.reserve({"tenant": "async"}, 500) as reservation:
+            try:
+                await reservation.commit(-1)
+                raise AssertionError("no error")
+            except ProblemError as error:
+                assert error.problem.status == 400
         assert (await client.check({"tenant": "async"}, 0)).limits[0].remaining == 900
         # A task that is cancelled while it holds a permit gives it back.
         with anyio.move_on_after(0.05):

@@ -1,9 +1,11 @@
 /** The TypeScript client against the real server, whose address is the first argument, and against servers that fail. */
 
+import { EventEmitter } from "node:events";
 import { type AddressInfo, createServer, type Socket } from "node:net";
 import {
-  Denied, isMadeByServer, ProblemError, statusOf, Tollgate, type TollgateError, Unavailable,
+  Denied, isMadeByServer, ProblemError, sleep, statusOf, Tollgate, type TollgateError, Unavailable,
 } from "tollgate-client";
+import { tollgate } from "tollgate-client/express";
 
 const url = process.argv[2] ?? "";
 
@@ -75,6 +77,20 @@ async function reservations(): Promise<void> {
   const own = new Error("its own error");
   const failed = await client.reserve({ tenant: "ts" }, 400, () => Promise.reject(own)).catch((error: unknown) => error);
   equal([failed === own, await left({ tenant: "ts" })], [true, 800]);
+  // So is what a failed commit leaves open; until then the commit may be repeated.
+  await thrown(ProblemError, () => client.reserve({ tenant: "ts" }, 400, (reservation) => reservation.commit(-1)));
+  equal(await left({ tenant: "ts" }), 800);
+  {
+    await using reservation = await client.reserve({ tenant: "ts" }, 400);
+    await thrown(ProblemError, () => reservation.commit(-1));
+    equal(await reservation.commit(0), { refunded: 400, charged: 0, unpaid: 0 });
+  }
+  {
+    // A commit that is still under way when the block ends is not cancelled.
+    await using reservation = await client.reserve({ tenant: "committing" }, 400);
+    void reservation.commit(150);
+  }
+  equal(await left({ tenant: "committing" }), 850);
   const denied = await thrown(Denied, () => client.reserve({ tenant: "ts" }, 900, async () => undefined));
   equal(denied.decision.cause, "tokens");
 }
@@ -160,10 +176,39 @@ async function unavailableAt(url: string, name: string): Promise<void> {
   }
 }
 
+/** A caller that leaves while its request waits for its turn gives its permit back, once. */
+async function leaves(): Promise<void> {
+  const asked: string[] = [];
+  const admitted = { allowed: true, verdict: "wait", wait_ms: 10, permit: "00", limits: [], headers: {} };
+  const counting = new Tollgate(url, {
+    fetch: async (asking, init) => {
+      asked.push(`${init?.method} ${new URL(String(asking)).pathname}`);
+      return { status: 200, text: async () => JSON.stringify(admitted) } as Response;
+    },
+  });
+  class Left extends EventEmitter {
+    headersSent = false;
+    statusCode = 200;
+    setHeader(): void {}
+    end(): void {}
+  }
+  const response = new Left();
+  let served = false;
+  tollgate(counting, () => ({ worker: "w" }))({}, response, () => (served = true));
+  // The check is answered by now: it waits for nothing but its turn.
+  await sleep(1);
+  equal(asked, ["POST /v1/check"]);
+  response.emit("close");
+  // This timer is later than the middleware's.
+  await sleep(20);
+  equal([served, asked], [false, ["POST /v1/check", "DELETE /v1/permits/00"]]);
+}
+
 await decisions();
 await questionsThatAreWrong();
 await reservations();
 await permits();
 await waits();
 await unavailable();
+await leaves();
 console.log("fine");

@@ -45,7 +45,7 @@ impl Options {
             arguments.get(position + 1).cloned()
         };
         let number = |name: &str, unless_said: usize| match value(name) {
-            Some(text) => text.parse().map_err(|_| format!("{name}: accepted is a whole number, such as 5")),
+            Some(text) => text.parse().map_err(|_| format!("{name}: accepted: a whole number, such as 5")),
             None => Ok(unless_said),
         };
         let program = |name: &str| {

@@ -33,13 +33,13 @@ fn main() -> Result<(), Failure> {
         Some(place) => arguments
             .get(place + 1)
             .and_then(|text| text.parse().ok())
-            .ok_or("--rounds: accepted is a whole number, such as 5")?,
+            .ok_or("--rounds: accepted: a whole number, such as 5")?,
         None => 5,
     };
     let only: Vec<String> = match arguments.iter().position(|argument| argument == "--only") {
         Some(place) => {
             let names =
-                arguments.get(place + 1).ok_or("--only: accepted are parts of names, such as hash,gcra")?;
+                arguments.get(place + 1).ok_or("--only: accepted: parts of names, such as hash,gcra")?;
             names.split(',').map(str::to_owned).collect()
         }
         None => Vec::new(),

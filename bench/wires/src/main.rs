@@ -44,7 +44,7 @@ impl Options {
             arguments.get(position + 1).cloned()
         };
         let rounds = match value("--rounds") {
-            Some(text) => text.parse().map_err(|_| "--rounds: accepted is a whole number, such as 5")?,
+            Some(text) => text.parse().map_err(|_| "--rounds: accepted: a whole number, such as 5")?,
             None if quick => 1,
             None => 5,
         };

@@ -4,10 +4,10 @@ export type Attributes = Readonly<Record<string, string | number>>;
 /** The server never says `unavailable`: it made no decision, and the client's option decided. */
 export type Verdict = "allow" | "wait" | "deny" | "never" | "unavailable";
 /** One question of a batch. */
-export interface CheckRequest {
+export type CheckRequest = {
     readonly attributes: Attributes;
     readonly cost?: number;
-}
+};
 /** What one limit said. The numbers are absent where nothing was counted. */
 export interface Limit {
     readonly name: string;
@@ -40,11 +40,11 @@ export interface Decision {
     readonly report?: string;
 }
 /** What a commit changed. */
-export interface Settled {
+export type Settled = {
     readonly refunded: number;
     readonly charged: number;
     readonly unpaid: number;
-}
+};
 /** Problem details (RFC 9457). */
 export interface Problem {
     readonly status: number;
@@ -89,6 +89,12 @@ export interface Options {
     /** Instead of the global `fetch`. */
     readonly fetch?: typeof fetch;
 }
+/** After `ttlMs`, 60,000 by default, an open reservation ends at its estimate. */
+export type ReserveOptions = {
+    readonly ttlMs?: number;
+};
+type Run<T> = (reservation: Reservation) => Promise<T>;
+type Commit = (cost: number) => Promise<Settled | undefined>;
 /** The client. One serves a whole program. */
 export declare class Tollgate {
     #private;
@@ -101,15 +107,9 @@ export declare class Tollgate {
      * Reserves an estimate, and waits for its turn. Throws `Denied` if nothing was reserved. What is not committed when
      * `run`, or the block of `await using`, ends is cancelled.
      */
-    reserve(attributes: Attributes, cost: number, options?: {
-        ttlMs?: number;
-    }): Promise<Reservation>;
-    reserve<T>(attributes: Attributes, cost: number, run: (reservation: Reservation) => Promise<T>, options?: {
-        ttlMs?: number;
-    }): Promise<T>;
-    /**
-     * Checks, waits for the turn, runs `run`, and finishes: see `finish`. Throws `Denied` if the request may not pass.
-     */
+    reserve(attributes: Attributes, cost: number, options?: ReserveOptions): Promise<Reservation>;
+    reserve<T>(attributes: Attributes, cost: number, run: Run<T>, options?: ReserveOptions): Promise<T>;
+    /** Checks, waits for the turn, runs `run`, and finishes: see `finish`. Throws `Denied` if the request may not pass. */
     hold<T>(attributes: Attributes, run: (decision: Decision) => Promise<T>, cost?: number): Promise<T>;
     /**
      * Ends an admitted request: releases its permit, and reports how it ended to limits that count only failures. It
@@ -122,8 +122,8 @@ export declare class Reservation {
     #private;
     readonly decision: Decision;
     /** @internal */
-    constructor(decision: Decision, commit: (cost: number) => Promise<Settled | undefined>, cancel: () => Promise<void>);
-    /** Settles at the real cost. Undefined where nothing is settled, because the server is unavailable, or was. */
+    constructor(decision: Decision, commit: Commit, cancel: () => Promise<void>);
+    /** Settles at the real cost; undefined where the server is unavailable, or was. An error leaves the reservation open. */
     commit(cost: number): Promise<Settled | undefined>;
     /** Gives everything back, unless it was committed. */
     cancel(): Promise<void>;
@@ -135,3 +135,4 @@ export declare function isMadeByServer(decision: Decision): boolean;
 export declare function statusOf({ allowed, verdict, reason }: Decision): 200 | 400 | 403 | 429 | 503;
 /** Resolves after so many milliseconds. */
 export declare function sleep(millis: number): Promise<void>;
+export {};

@@ -39,7 +39,8 @@ export class Tollgate {
         const { token, timeoutMs = 1000, onUnavailable = "throw" } = options;
         const { warn = (message) => console.warn(message), fetch: send = fetch } = options;
         this.#options = { timeoutMs, onUnavailable, warn, fetch: send };
-        this.#headers = token === undefined ? {} : { Authorization: `Bearer ${token}` };
+        const authorization = token === undefined ? {} : { Authorization: `Bearer ${token}` };
+        this.#headers = { "Content-Type": "application/json", ...authorization };
     }
     /** Asks whether a request may pass, and charges it if it may. */
     check(attributes, cost = 1) {
@@ -53,32 +54,32 @@ export class Tollgate {
             return answer.map(readDecision);
         };
         const body = requests.map(({ attributes, cost = 1 }) => ({ attributes, cost }));
-        const otherwise = (error) => requests.map(() => this.#instead(error));
-        return this.#ask("POST", "/v1/check/batch", body, read).catch(whereUnavailable(otherwise));
+        return this.#ask("POST", "/v1/check/batch", body, read, (error) => requests.map(() => this.#instead(error)));
     }
     async reserve(attributes, cost, run, options = {}) {
         const { ttlMs = 60_000 } = typeof run === "object" ? run : options;
         const decision = await this.#decide("/v1/reservations", { attributes, cost, ttl_ms: ttlMs });
-        const wait = waitOf(decision);
-        const { reservation: id } = decision;
+        await turnOf(decision);
+        const path = decision.reservation && `/v1/reservations/${decision.reservation}`;
         const reservation = new Reservation(decision, async (cost) => {
-            if (id === undefined)
-                return undefined;
-            const settled = this.#ask("POST", `/v1/reservations/${id}/commit`, { cost }, readSettled);
-            return settled.catch(whereUnavailable((error) => this.#unsettled(error)));
-        }, () => this.#giveBack(id && ["DELETE", `/v1/reservations/${id}`]));
-        await sleep(wait);
-        return typeof run === "function" ? running(reservation, () => run(reservation)) : reservation;
+            const unsettled = (error) => this.#throwOrWarn(error, "not settled; it ends at its estimate when its time is over");
+            return path ? this.#ask("POST", `${path}/commit`, { cost }, readSettled, unsettled) : undefined;
+        }, () => this.#giveBack("DELETE", path));
+        if (typeof run !== "function")
+            return reservation;
+        try {
+            return await run(reservation);
+        }
+        finally {
+            await reservation.cancel();
+        }
     }
-    /**
-     * Checks, waits for the turn, runs `run`, and finishes: see `finish`. Throws `Denied` if the request may not pass.
-     */
+    /** Checks, waits for the turn, runs `run`, and finishes: see `finish`. Throws `Denied` if the request may not pass. */
     async hold(attributes, run, cost = 1) {
         const decision = await this.check(attributes, cost);
-        const wait = waitOf(decision);
+        await turnOf(decision);
         let failed = true;
         try {
-            await sleep(wait);
             const result = await run(decision);
             failed = false;
             return result;
@@ -92,51 +93,46 @@ export class Tollgate {
      * never throws: what is not given back returns when its time is over.
      */
     async finish(decision, outcome = { failed: false }) {
-        const { permit, report } = decision;
-        await this.#giveBack(permit && ["DELETE", `/v1/permits/${permit}`]);
-        await this.#giveBack(report && ["POST", `/v1/reports/${report}`, outcome]);
+        await this.#giveBack("DELETE", decision.permit && `/v1/permits/${decision.permit}`);
+        await this.#giveBack("POST", decision.report && `/v1/reports/${decision.report}`, outcome);
     }
-    async #decide(path, body) {
-        return this.#ask("POST", path, body, readDecision).catch(whereUnavailable((error) => this.#instead(error)));
+    #decide(path, body) {
+        return this.#ask("POST", path, body, readDecision, (error) => this.#instead(error));
     }
     /** Stands for a decision that was not made: without headers and limits, since none was asked. */
     #instead(error) {
-        const { onUnavailable, warn } = this.#options;
-        if (onUnavailable === "throw")
-            throw error;
-        warn(`no decision was made; onUnavailable decides ${onUnavailable}: ${error.message}`);
-        const allowed = onUnavailable === "allow";
-        return { allowed, verdict: "unavailable", limits: [], headers: {}, reason: error.message };
+        const { onUnavailable } = this.#options;
+        this.#throwOrWarn(error, `no decision was made; onUnavailable decides ${onUnavailable}`);
+        return { allowed: onUnavailable === "allow", verdict: "unavailable", limits: [], headers: {}, reason: error.message };
     }
-    #unsettled(error) {
-        if (this.#options.onUnavailable === "throw")
+    #throwOrWarn(error, what) {
+        if (this.#options.onUnavailable === "throw" || !(error instanceof Unavailable))
             throw error;
-        this.#options.warn(`not settled; it ends at its estimate when its time is over: ${error.message}`);
+        this.#options.warn(`${what}: ${error.message}`);
     }
-    async #giveBack(call) {
-        if (!call)
-            return;
-        const [method, path, body] = call;
+    async #giveBack(method, path, body) {
+        const kept = ({ message }) => this.#options.warn(`not given back; it returns when its time is over: ${message}`);
+        if (path)
+            await this.#ask(method, path, body, () => undefined, kept);
+    }
+    /** Asks the server. An error of this package becomes what `otherwise` returns. */
+    async #ask(method, path, body, read, otherwise) {
         try {
-            await this.#ask(method, path, body, () => undefined);
+            return await this.#send(method, path, body, read);
         }
         catch (error) {
-            if (!(error instanceof TollgateError))
-                throw error;
-            this.#options.warn(`not given back; it returns when its time is over: ${error.message}`);
+            if (error instanceof TollgateError)
+                return otherwise(error);
+            throw error;
         }
     }
-    async #ask(method, path, body, read) {
+    async #send(method, path, body, read) {
         const url = this.#url + path;
         const { fetch: send, timeoutMs } = this.#options;
-        const init = { method, headers: { ...this.#headers }, signal: AbortSignal.timeout(timeoutMs) };
-        if (body !== undefined) {
-            init.body = JSON.stringify(body);
-            init.headers = { ...this.#headers, "Content-Type": "application/json" };
-        }
+        const init = { method, headers: this.#headers, body: body === undefined ? null : JSON.stringify(body) };
         let status, text;
         try {
-            const response = await send(url, init);
+            const response = await send(url, { ...init, signal: AbortSignal.timeout(timeoutMs) });
             [status, text] = [response.status, await response.text()];
         }
         catch (cause) {
@@ -163,6 +159,7 @@ export class Tollgate {
 export class Reservation {
     decision;
     #isOpen = true;
+    #committed;
     #commit;
     #cancel;
     /** @internal */
@@ -170,13 +167,17 @@ export class Reservation {
         this.decision = decision;
         [this.#commit, this.#cancel] = [commit, cancel];
     }
-    /** Settles at the real cost. Undefined where nothing is settled, because the server is unavailable, or was. */
+    /** Settles at the real cost; undefined where the server is unavailable, or was. An error leaves the reservation open. */
     commit(cost) {
-        this.#isOpen = false;
-        return this.#commit(cost);
+        this.#committed = this.#commit(cost).then((settled) => {
+            this.#isOpen = false;
+            return settled;
+        });
+        return this.#committed;
     }
     /** Gives everything back, unless it was committed. */
     async cancel() {
+        await this.#committed?.catch(() => undefined);
         if (!this.#isOpen)
             return;
         this.#isOpen = false;
@@ -200,30 +201,15 @@ export function statusOf({ allowed, verdict, reason }) {
         return 503;
     return reason === "denied-by-policy" ? 403 : 429;
 }
-async function running(reservation, run) {
-    try {
-        return await run();
-    }
-    finally {
-        await reservation.cancel();
-    }
-}
-/** How long an admitted request waits for its turn. */
-function waitOf(decision) {
+/** Waits for the turn of an admitted request. */
+async function turnOf(decision) {
     if (!decision.allowed)
         throw new Denied(decision);
-    return decision.wait_ms ?? 0;
+    return sleep(decision.wait_ms ?? 0);
 }
 /** Resolves after so many milliseconds. */
 export function sleep(millis) {
     return millis === 0 ? Promise.resolve() : new Promise((resolve) => setTimeout(resolve, millis));
-}
-function whereUnavailable(otherwise) {
-    return (error) => {
-        if (error instanceof Unavailable)
-            return otherwise(error);
-        throw error;
-    };
 }
 function members(answer) {
     if (typeof answer !== "object" || answer === null)

@@ -22,21 +22,19 @@ export function tollgate<Request>(
   const pass = async (request: Request, response: Response, next: () => void) => {
     const known = attributes(request);
     if (known === undefined) return next();
-    let finish: (() => void) | undefined;
     let isClosed = false;
-    response.once("close", () => {
-      isClosed = true;
-      finish?.();
-    });
+    response.once("close", () => (isClosed = true));
     const decision = await client.check(known);
     if (!decision.allowed) return isClosed ? undefined : refuse(response, decision);
-    finish = () => {
+    const finish = () => {
       const outcome = response.headersSent ? { status: response.statusCode } : { failed: true };
       void client.finish(decision, outcome);
     };
-    await sleep(isClosed ? 0 : (decision.wait_ms ?? 0));
     // A caller that left while the server was asked: what it holds is given back at once.
-    if (isClosed) return response.headersSent ? undefined : finish();
+    if (isClosed) return finish();
+    response.once("close", finish);
+    await sleep(decision.wait_ms ?? 0);
+    if (isClosed) return;
     setHeaders(response, decision);
     next();
   };
@@ -50,26 +48,18 @@ function setHeaders(response: Response, decision: Decision): void {
 /** The body (RFC 9457) names no limit: the headers name those of the caller, and the others are not shown to callers. */
 function refuse(response: Response, decision: Decision): void {
   const status = statusOf(decision);
-  const problem = { ...PROBLEMS[status], status, retryable: status === 429 || status === 503 };
+  const [type, title] = PROBLEMS[status] ?? [];
   response.statusCode = status;
   setHeaders(response, decision);
   response.setHeader("Content-Type", "application/problem+json");
-  response.end(JSON.stringify(problem));
+  response.end(JSON.stringify({ type, title, status, retryable: status === 429 || status === 503 }));
 }
 
 const IANA = "https://iana.org/assignments/http-problem-types#";
-const PROBLEMS: Record<number, { type: string; title: string }> = {
-  400: {
-    type: "urn:tollgate:problem:cost-exceeds-capacity",
-    title: "Request costs more than can ever be admitted at once",
-  },
-  403: { type: "urn:tollgate:problem:denied-by-policy", title: "Request is denied by policy" },
-  429: {
-    type: `${IANA}quota-exceeded`,
-    title: "Request cannot be satisfied as assigned quota has been exceeded",
-  },
-  503: {
-    type: `${IANA}temporary-reduced-capacity`,
-    title: "Request cannot be satisfied due to temporary server capacity constraints",
-  },
+const BUSY = "Request cannot be satisfied due to temporary server capacity constraints";
+const PROBLEMS: Record<number, readonly [type: string, title: string]> = {
+  400: ["urn:tollgate:problem:cost-exceeds-capacity", "Request costs more than can ever be admitted at once"],
+  403: ["urn:tollgate:problem:denied-by-policy", "Request is denied by policy"],
+  429: [`${IANA}quota-exceeded`, "Request cannot be satisfied as assigned quota has been exceeded"],
+  503: [`${IANA}temporary-reduced-capacity`, BUSY],
 };

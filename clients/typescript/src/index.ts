@@ -6,10 +6,7 @@ export type Attributes = Readonly<Record<string, string | number>>;
 export type Verdict = "allow" | "wait" | "deny" | "never" | "unavailable";
 
 /** One question of a batch. */
-export interface CheckRequest {
-  readonly attributes: Attributes;
-  readonly cost?: number;
-}
+export type CheckRequest = { readonly attributes: Attributes; readonly cost?: number };
 
 /** What one limit said. The numbers are absent where nothing was counted. */
 export interface Limit {
@@ -45,11 +42,7 @@ export interface Decision {
 }
 
 /** What a commit changed. */
-export interface Settled {
-  readonly refunded: number;
-  readonly charged: number;
-  readonly unpaid: number;
-}
+export type Settled = { readonly refunded: number; readonly charged: number; readonly unpaid: number };
 
 /** Problem details (RFC 9457). */
 export interface Problem {
@@ -103,6 +96,11 @@ export interface Options {
   readonly fetch?: typeof fetch;
 }
 
+/** After `ttlMs`, 60,000 by default, an open reservation ends at its estimate. */
+export type ReserveOptions = { readonly ttlMs?: number };
+type Run<T> = (reservation: Reservation) => Promise<T>;
+type Commit = (cost: number) => Promise<Settled | undefined>;
+
 /** The client. One serves a whole program. */
 export class Tollgate {
   readonly #url: string;
@@ -114,7 +112,8 @@ export class Tollgate {
     const { token, timeoutMs = 1000, onUnavailable = "throw" } = options;
     const { warn = (message: string) => console.warn(message), fetch: send = fetch } = options;
     this.#options = { timeoutMs, onUnavailable, warn, fetch: send };
-    this.#headers = token === undefined ? {} : { Authorization: `Bearer ${token}` };
+    const authorization = token === undefined ? {} : { Authorization: `Bearer ${token}` };
+    this.#headers = { "Content-Type": "application/json", ...authorization };
   }
 
   /** Asks whether a request may pass, and charges it if it may. */
@@ -129,48 +128,43 @@ export class Tollgate {
       return answer.map(readDecision);
     };
     const body = requests.map(({ attributes, cost = 1 }) => ({ attributes, cost }));
-    const otherwise = (error: Unavailable) => requests.map(() => this.#instead(error));
-    return this.#ask("POST", "/v1/check/batch", body, read).catch(whereUnavailable(otherwise));
+    return this.#ask("POST", "/v1/check/batch", body, read, (error) => requests.map(() => this.#instead(error)));
   }
 
   /**
    * Reserves an estimate, and waits for its turn. Throws `Denied` if nothing was reserved. What is not committed when
    * `run`, or the block of `await using`, ends is cancelled.
    */
-  reserve(attributes: Attributes, cost: number, options?: { ttlMs?: number }): Promise<Reservation>;
-  reserve<T>(
-    attributes: Attributes, cost: number, run: (reservation: Reservation) => Promise<T>, options?: { ttlMs?: number },
-  ): Promise<T>;
-  async reserve<T>(
-    attributes: Attributes, cost: number,
-    run?: ((reservation: Reservation) => Promise<T>) | { ttlMs?: number }, options: { ttlMs?: number } = {},
-  ): Promise<T | Reservation> {
+  reserve(attributes: Attributes, cost: number, options?: ReserveOptions): Promise<Reservation>;
+  reserve<T>(attributes: Attributes, cost: number, run: Run<T>, options?: ReserveOptions): Promise<T>;
+  async reserve<T>(attributes: Attributes, cost: number, run?: Run<T> | ReserveOptions, options: ReserveOptions = {}) {
     const { ttlMs = 60_000 } = typeof run === "object" ? run : options;
     const decision = await this.#decide("/v1/reservations", { attributes, cost, ttl_ms: ttlMs });
-    const wait = waitOf(decision);
-    const { reservation: id } = decision;
+    await turnOf(decision);
+    const path = decision.reservation && `/v1/reservations/${decision.reservation}`;
     const reservation = new Reservation(
       decision,
       async (cost) => {
-        if (id === undefined) return undefined;
-        const settled = this.#ask("POST", `/v1/reservations/${id}/commit`, { cost }, readSettled);
-        return settled.catch(whereUnavailable((error) => this.#unsettled(error)));
+        const unsettled = (error: TollgateError) =>
+          this.#throwOrWarn(error, "not settled; it ends at its estimate when its time is over");
+        return path ? this.#ask("POST", `${path}/commit`, { cost }, readSettled, unsettled) : undefined;
       },
-      () => this.#giveBack(id && ["DELETE", `/v1/reservations/${id}`]),
+      () => this.#giveBack("DELETE", path),
     );
-    await sleep(wait);
-    return typeof run === "function" ? running(reservation, () => run(reservation)) : reservation;
+    if (typeof run !== "function") return reservation;
+    try {
+      return await run(reservation);
+    } finally {
+      await reservation.cancel();
+    }
   }
 
-  /**
-   * Checks, waits for the turn, runs `run`, and finishes: see `finish`. Throws `Denied` if the request may not pass.
-   */
+  /** Checks, waits for the turn, runs `run`, and finishes: see `finish`. Throws `Denied` if the request may not pass. */
   async hold<T>(attributes: Attributes, run: (decision: Decision) => Promise<T>, cost = 1): Promise<T> {
     const decision = await this.check(attributes, cost);
-    const wait = waitOf(decision);
+    await turnOf(decision);
     let failed = true;
     try {
-      await sleep(wait);
       const result = await run(decision);
       failed = false;
       return result;
@@ -184,51 +178,51 @@ export class Tollgate {
    * never throws: what is not given back returns when its time is over.
    */
   async finish(decision: Decision, outcome: Outcome = { failed: false }): Promise<void> {
-    const { permit, report } = decision;
-    await this.#giveBack(permit && ["DELETE", `/v1/permits/${permit}`]);
-    await this.#giveBack(report && ["POST", `/v1/reports/${report}`, outcome]);
+    await this.#giveBack("DELETE", decision.permit && `/v1/permits/${decision.permit}`);
+    await this.#giveBack("POST", decision.report && `/v1/reports/${decision.report}`, outcome);
   }
 
-  async #decide(path: string, body: unknown): Promise<Decision> {
-    return this.#ask("POST", path, body, readDecision).catch(whereUnavailable((error) => this.#instead(error)));
+  #decide(path: string, body: unknown): Promise<Decision> {
+    return this.#ask("POST", path, body, readDecision, (error) => this.#instead(error));
   }
 
   /** Stands for a decision that was not made: without headers and limits, since none was asked. */
-  #instead(error: Unavailable): Decision {
-    const { onUnavailable, warn } = this.#options;
-    if (onUnavailable === "throw") throw error;
-    warn(`no decision was made; onUnavailable decides ${onUnavailable}: ${error.message}`);
-    const allowed = onUnavailable === "allow";
-    return { allowed, verdict: "unavailable", limits: [], headers: {}, reason: error.message };
+  #instead(error: TollgateError): Decision {
+    const { onUnavailable } = this.#options;
+    this.#throwOrWarn(error, `no decision was made; onUnavailable decides ${onUnavailable}`);
+    return { allowed: onUnavailable === "allow", verdict: "unavailable", limits: [], headers: {}, reason: error.message };
   }
 
-  #unsettled(error: Unavailable): undefined {
-    if (this.#options.onUnavailable === "throw") throw error;
-    this.#options.warn(`not settled; it ends at its estimate when its time is over: ${error.message}`);
+  #throwOrWarn(error: TollgateError, what: string): undefined {
+    if (this.#options.onUnavailable === "throw" || !(error instanceof Unavailable)) throw error;
+    this.#options.warn(`${what}: ${error.message}`);
   }
 
-  async #giveBack(call: readonly [string, string, unknown?] | "" | undefined): Promise<void> {
-    if (!call) return;
-    const [method, path, body] = call;
+  async #giveBack(method: string, path: string | undefined, body?: unknown): Promise<void> {
+    const kept = ({ message }: TollgateError) =>
+      this.#options.warn(`not given back; it returns when its time is over: ${message}`);
+    if (path) await this.#ask(method, path, body, () => undefined, kept);
+  }
+
+  /** Asks the server. An error of this package becomes what `otherwise` returns. */
+  async #ask<T, U>(
+    method: string, path: string, body: unknown, read: (answer: unknown) => T, otherwise: (error: TollgateError) => U,
+  ): Promise<T | U> {
     try {
-      await this.#ask(method, path, body, () => undefined);
+      return await this.#send(method, path, body, read);
     } catch (error) {
-      if (!(error instanceof TollgateError)) throw error;
-      this.#options.warn(`not given back; it returns when its time is over: ${error.message}`);
+      if (error instanceof TollgateError) return otherwise(error);
+      throw error;
     }
   }
 
-  async #ask<T>(method: string, path: string, body: unknown, read: (answer: unknown) => T): Promise<T> {
+  async #send<T>(method: string, path: string, body: unknown, read: (answer: unknown) => T): Promise<T> {
     const url = this.#url + path;
     const { fetch: send, timeoutMs } = this.#options;
-    const init: RequestInit = { method, headers: { ...this.#headers }, signal: AbortSignal.timeout(timeoutMs) };
-    if (body !== undefined) {
-      init.body = JSON.stringify(body);
-      init.headers = { ...this.#headers, "Content-Type": "application/json" };
-    }
+    const init = { method, headers: this.#headers, body: body === undefined ? null : JSON.stringify(body) };
     let status: number, text: string;
     try {
-      const response = await send(url, init);
+      const response = await send(url, { ...init, signal: AbortSignal.timeout(timeoutMs) });
       [status, text] = [response.status, await response.text()];
     } catch (cause) {
       throw new Unavailable(`${url} cannot be asked: ${why(cause)}`, undefined, { cause });
@@ -250,22 +244,27 @@ export class Tollgate {
 /** Reserved units. `decision` says what was reserved. */
 export class Reservation {
   #isOpen = true;
-  readonly #commit: (cost: number) => Promise<Settled | undefined>;
+  #committed: Promise<Settled | undefined> | undefined;
+  readonly #commit: Commit;
   readonly #cancel: () => Promise<void>;
 
   /** @internal */
-  constructor(readonly decision: Decision, commit: (cost: number) => Promise<Settled | undefined>, cancel: () => Promise<void>) {
+  constructor(readonly decision: Decision, commit: Commit, cancel: () => Promise<void>) {
     [this.#commit, this.#cancel] = [commit, cancel];
   }
 
-  /** Settles at the real cost. Undefined where nothing is settled, because the server is unavailable, or was. */
+  /** Settles at the real cost; undefined where the server is unavailable, or was. An error leaves the reservation open. */
   commit(cost: number): Promise<Settled | undefined> {
-    this.#isOpen = false;
-    return this.#commit(cost);
+    this.#committed = this.#commit(cost).then((settled) => {
+      this.#isOpen = false;
+      return settled;
+    });
+    return this.#committed;
   }
 
   /** Gives everything back, unless it was committed. */
   async cancel(): Promise<void> {
+    await this.#committed?.catch(() => undefined);
     if (!this.#isOpen) return;
     this.#isOpen = false;
     await this.#cancel();
@@ -289,30 +288,15 @@ export function statusOf({ allowed, verdict, reason }: Decision): 200 | 400 | 40
   return reason === "denied-by-policy" ? 403 : 429;
 }
 
-async function running<T>(reservation: Reservation, run: () => Promise<T>): Promise<T> {
-  try {
-    return await run();
-  } finally {
-    await reservation.cancel();
-  }
-}
-
-/** How long an admitted request waits for its turn. */
-function waitOf(decision: Decision): number {
+/** Waits for the turn of an admitted request. */
+async function turnOf(decision: Decision): Promise<void> {
   if (!decision.allowed) throw new Denied(decision);
-  return decision.wait_ms ?? 0;
+  return sleep(decision.wait_ms ?? 0);
 }
 
 /** Resolves after so many milliseconds. */
 export function sleep(millis: number): Promise<void> {
   return millis === 0 ? Promise.resolve() : new Promise((resolve) => setTimeout(resolve, millis));
-}
-
-function whereUnavailable<T>(otherwise: (error: Unavailable) => T): (error: unknown) => T {
-  return (error) => {
-    if (error instanceof Unavailable) return otherwise(error);
-    throw error;
-  };
 }
 
 function members(answer: unknown): Record<string, unknown> {

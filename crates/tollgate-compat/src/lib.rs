@@ -62,3 +62,8 @@ pub use config::{CompatConfig, guard, is_guard};
 pub use convert::Conversion;
 pub use format::{Format, Source};
 pub use rule::{Answered, Numbered, Options, REQUEST_LIMIT, Rule};
+
+/// The front page of the package, so that `cargo test` compiles its example.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Package;

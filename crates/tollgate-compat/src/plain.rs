@@ -95,7 +95,7 @@ impl ActiveConfig {
             (Some(domain), _) => domain,
             (None, [only]) => (*only).to_owned(),
             (None, _) => {
-                let text = "attributes.domain: is missing, and the configuration does not have exactly one; accepted is the name of a domain";
+                let text = "attributes.domain: is missing, and the configuration does not have exactly one; accepted: the name of a domain";
                 return Err(Unanswerable::Invalid(text.to_owned()));
             }
         };

@@ -113,3 +113,8 @@ pub use metrics::{CLASSES, FAILURES, UpstreamSeries};
 pub use plan::{RouteDocument, RoutePlan, compile};
 pub use program::{Capacity, Program};
 pub use target::Target;
+
+/// The front page of the package, so that `cargo test` compiles its example.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Package;

@@ -32,7 +32,7 @@ pub fn authorities(path: &Path) -> Result<RootCertStore, String> {
 /// # Errors
 /// As [`authorities`].
 pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let wrong = |what: String| format!("{}: {what}; accepted are certificates in PEM", path.display());
+    let wrong = |what: String| format!("{}: {what}; accepted: certificates in PEM", path.display());
     let bytes = read(path)?;
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     let all = all.map_err(|error| wrong(error.to_string()))?;
@@ -44,7 +44,7 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String>
 /// # Errors
 /// As [`authorities`].
 pub fn key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
-    let wrong = |what: String| format!("{}: {what}; accepted is a private key in PEM", path.display());
+    let wrong = |what: String| format!("{}: {what}; accepted: a private key in PEM", path.display());
     let bytes = read(path)?;
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| wrong(error.to_string()))
 }

@@ -60,3 +60,8 @@ pub use plan::{Pace, Plan};
 pub use request::{LoadRequest, Protocol};
 pub use run::run;
 pub use summary::Summary;
+
+/// The front page of the package, so that `cargo test` compiles its example.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Package;

@@ -42,7 +42,7 @@ pub enum SettingsError {
     Scheme(String),
     /// The host is missing or malformed.
     #[error(
-        "{0}: accepted are a name, an IPv4 address or an IPv6 address in brackets, each with an optional :port, as in redis://cache.internal:6379"
+        "{0}: accepted: a name, an IPv4 address or an IPv6 address in brackets, each with an optional :port, as in redis://cache.internal:6379"
     )]
     Host(String),
     /// The URL names several hosts where one is expected.
@@ -76,16 +76,16 @@ pub enum SettingsError {
     #[error("a login for sentinels is only used with redis-sentinel:// and rediss-sentinel:// URLs")]
     SentinelUnused,
     /// A deadline out of bounds.
-    #[error("the store's deadline is {0:?}; accepted are 1 ms to 50 ms")]
+    #[error("the store's deadline is {0:?}; accepted: 1 ms to 50 ms")]
     Deadline(Duration),
     /// An in-flight limit out of bounds.
-    #[error("{0} requests in flight; accepted are 1 to 65536 a shard")]
+    #[error("{0} requests in flight; accepted: 1 to 65536 a shard")]
     InFlight(usize),
     /// A number of nodes out of bounds.
-    #[error("{0} nodes; accepted are 1 to 10000")]
+    #[error("{0} nodes; accepted: 1 to 10000")]
     Nodes(u32),
     /// A secret that is too short or too long.
-    #[error("the fleet's secret has {0} bytes; accepted are 16 to 1024 random bytes")]
+    #[error("the fleet's secret has {0} bytes; accepted: 16 to 1024 random bytes")]
     Secret(usize),
     /// Called outside a tokio runtime.
     #[error(

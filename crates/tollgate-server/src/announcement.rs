@@ -1,6 +1,6 @@
 //! How commands find a server of the same user on this machine: a running server keeps a file with its addresses and its
-//! admin token in the user's runtime directory, and holds a lock on it. A file without a lock is one of a server that is
-//! gone.
+//! admin token in the user's runtime directory, or among the temporary files where the session has none, and holds a lock
+//! on it. Commands look in both places. A file without a lock is one of a server that is gone.
 //!
 //! The directory and the file are readable by their owner only. A directory or a file of another user, a symbolic link,
 //! and a file that others could read are never used.
@@ -59,7 +59,8 @@ impl Announced {
     /// # Errors
     /// When there is no directory that only this user can change. The server runs all the same.
     pub(crate) fn new(announcement: &Announcement) -> io::Result<Self> {
-        Self::within(&directory(), announcement)
+        let [directory, _] = directories();
+        Self::within(&directory, announcement)
     }
 
     fn within(directory: &Path, announcement: &Announcement) -> io::Result<Self> {
@@ -92,14 +93,12 @@ impl Drop for Announced {
 
 /// The running servers of this user, the newest first.
 pub(crate) fn running() -> Vec<Announcement> {
-    running_within(&directory())
+    running_within(&directories())
 }
 
-fn running_within(directory: &Path) -> Vec<Announcement> {
-    if is_private(directory).is_err() {
-        return Vec::new();
-    }
-    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+fn running_within(directories: &[PathBuf]) -> Vec<Announcement> {
+    let private = directories.iter().filter(|directory| is_private(directory).is_ok());
+    let entries = private.filter_map(|directory| fs::read_dir(directory).ok()).flatten();
     let paths = entries.filter_map(Result::ok).map(|entry| entry.path()).take(FILES_MAX);
     let mut found: Vec<Announcement> = paths.filter_map(|path| announced(&path)).collect();
     found.sort_by_key(|found| (std::cmp::Reverse(found.started), found.pid));
@@ -146,13 +145,20 @@ fn is_private(directory: &Path) -> io::Result<()> {
     )))
 }
 
-/// The directory for announcements: in the runtime directory of the session, else one for this user among the temporary
-/// files.
-fn directory() -> PathBuf {
+fn directories() -> [PathBuf; 2] {
     let runtime = std::env::var_os(RUNTIME_VARIABLE).map(PathBuf::from).filter(|path| path.is_absolute());
+    directories_of(geteuid().as_raw(), runtime, &std::env::temp_dir())
+}
+
+/// The directories for announcements: one in the runtime directory of the session, and one for this user among the
+/// temporary files. The first is for a new announcement. A command may run without a session where its server has one, as
+/// with sudo and cron, or the other way round.
+fn directories_of(user: u32, runtime: Option<PathBuf>, temporary: &Path) -> [PathBuf; 2] {
+    let temporary = temporary.join(format!("tollgate-{user}"));
     match runtime {
-        Some(runtime) => runtime.join("tollgate"),
-        None => std::env::temp_dir().join(format!("tollgate-{}", geteuid().as_raw())),
+        Some(runtime) => [runtime.join("tollgate"), temporary],
+        // Where the sessions of systemd have theirs.
+        None => [temporary, Path::new("/run/user").join(user.to_string()).join("tollgate")],
     }
 }
 
@@ -178,6 +184,36 @@ mod tests {
         }
     }
 
+    fn running_in(directory: &Path) -> Vec<Announcement> {
+        running_within(&[directory.to_owned()])
+    }
+
+    /// A command finds the server of the same user, whichever of the two has a session.
+    #[test]
+    fn commands_look_where_servers_announce() {
+        let temporary = Path::new("/tmp");
+        let (session, none) = (Some(PathBuf::from("/run/user/7")), None);
+        for (server, command) in [(&session, &session), (&session, &none), (&none, &session), (&none, &none)]
+        {
+            let [announced, _] = directories_of(7, server.clone(), temporary);
+            let searched = directories_of(7, command.clone(), temporary);
+            assert!(searched.contains(&announced), "{announced:?} is not in {searched:?}");
+        }
+    }
+
+    /// The servers of both directories are found together, and a directory that is missing is passed over.
+    #[test]
+    fn directories_are_searched_together() {
+        let folder = Scratch::new();
+        let directories = ["session", "temporary", "missing"].map(|name| folder.path(name));
+        let held = [(0, 1), (1, 2), (0, 3)].map(|(directory, pid)| {
+            Announced::within(&directories[directory], &announcement(pid, pid.into())).unwrap()
+        });
+        let pids: Vec<u32> = running_within(&directories).iter().map(|found| found.pid).collect();
+        assert_eq!(pids, [3, 2, 1]);
+        drop(held);
+    }
+
     /// Running servers are found, the newest first. One that ended is not, even if it left its file behind.
     #[test]
     fn running_servers_are_found() {
@@ -185,7 +221,7 @@ mod tests {
         let directory = folder.path("run");
         let older = Announced::within(&directory, &announcement(1, 10)).unwrap();
         let newer = Announced::within(&directory, &announcement(2, 20)).unwrap();
-        let pids = || running_within(&directory).iter().map(|found| found.pid).collect::<Vec<_>>();
+        let pids = || running_in(&directory).iter().map(|found| found.pid).collect::<Vec<_>>();
         assert_eq!(pids(), [2, 1]);
         drop(newer);
         assert_eq!(pids(), [1]);
@@ -205,16 +241,16 @@ mod tests {
         let directory = folder.path("run");
         let held = Announced::within(&directory, &announcement(1, 10)).unwrap();
         symlink(&held.path, directory.join("2.json")).unwrap();
-        assert_eq!(running_within(&directory).len(), 1);
+        assert_eq!(running_in(&directory).len(), 1);
         fs::set_permissions(&held.path, fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(running_within(&directory).is_empty());
+        assert!(running_in(&directory).is_empty());
         fs::set_permissions(&held.path, fs::Permissions::from_mode(0o600)).unwrap();
         let linked = folder.path("linked");
         symlink(&directory, &linked).unwrap();
-        assert!(running_within(&linked).is_empty());
+        assert!(running_in(&linked).is_empty());
         assert!(Announced::within(&linked, &announcement(4, 40)).is_err());
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(running_within(&directory).is_empty());
+        assert!(running_in(&directory).is_empty());
         assert!(Announced::within(&directory, &announcement(3, 30)).is_err());
     }
 }

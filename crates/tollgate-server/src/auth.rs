@@ -48,7 +48,7 @@ impl Auth {
         let (least, most) = TOKEN_BYTES;
         if token.len() < least || token.len() > most || !token.iter().all(u8::is_ascii_graphic) {
             return Err(format!(
-                "not a token; accepted are {least} to {most} visible ASCII characters without spaces, such as \
+                "not a token; accepted: {least} to {most} visible ASCII characters without spaces, such as \
                  `openssl rand -hex 32` prints"
             ));
         }

@@ -2,11 +2,13 @@
 //! Compilation reports all problems at once, each with its position, its field and what would be accepted.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::Deserialize;
+use serde::de::{self, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use crate::outbound::{OutboundDocument, OutboundPlan};
 use crate::store::StoreDocument;
@@ -41,7 +43,7 @@ const CONNECTIONS_PER_ADDRESS: std::ops::RangeInclusive<u32> = 1..=100_000;
 struct Document {
     #[serde(default)]
     trusted_proxies: Option<Vec<String>>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "prefix")]
     ipv6_prefix: Option<u8>,
     #[serde(default)]
     escaped_slashes: Slashes,
@@ -72,6 +74,38 @@ struct Document {
     /// Only that it is known here: the library reads it.
     #[serde(rename = "overload")]
     _overload: Option<serde::de::IgnoredAny>,
+}
+
+/// Reads `ipv6_prefix`. Its errors name the accepted lengths, which those of a byte would not.
+fn prefix<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Option<u8>, D::Error> {
+    deserializer.deserialize_any(PrefixVisitor)
+}
+
+struct PrefixVisitor;
+
+impl Visitor<'_> for PrefixVisitor {
+    type Value = Option<u8>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&accepted_prefixes())
+    }
+
+    fn visit_u64<E: de::Error>(self, length: u64) -> Result<Option<u8>, E> {
+        let read = u8::try_from(length);
+        read.map(Some).map_err(|_| E::invalid_value(Unexpected::Unsigned(length), &self))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Option<u8>, E> {
+        Err(E::invalid_value(Unexpected::Str(text), &self))
+    }
+
+    fn visit_unit<E: de::Error>(self) -> Result<Option<u8>, E> {
+        Ok(None)
+    }
+}
+
+fn accepted_prefixes() -> String {
+    format!("{} to {}", IPV6_PREFIX.start(), IPV6_PREFIX.end())
 }
 
 /// Which tokens are trusted.
@@ -247,7 +281,8 @@ fn assembled(document: Document, overload: Option<Plan>, problems: &mut Vec<Stri
         mapped: mapped(document.attributes, verifier.as_ref(), document.callers.as_deref(), problems),
     };
     if !IPV6_PREFIX.contains(&reader.ipv6_prefix) {
-        problems.push(format!("ipv6_prefix: {} is not accepted; accepted: 48 to 128", reader.ipv6_prefix));
+        let accepted = accepted_prefixes();
+        problems.push(format!("ipv6_prefix: {} is not accepted; accepted: {accepted}", reader.ipv6_prefix));
     }
     if let Some(most) =
         document.connections_per_address.filter(|most| !CONNECTIONS_PER_ADDRESS.contains(most))
@@ -473,7 +508,7 @@ attributes:
             "attributes.e.path: \"users\" does not begin with /",
             "attributes.f.set_by: says who sets a header",
             "attributes.g.first_of: \"h\" is not known; accepted: ip, api_key,",
-            "attributes.h.first_of: accepted are 1 to 32 names",
+            "attributes.h.first_of: accepted: 1 to 32 names",
         ];
         assert_eq!(problems.len(), expected.len(), "{problems:#?}");
         for (problem, expected) in problems.iter().zip(expected) {

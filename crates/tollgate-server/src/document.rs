@@ -123,9 +123,19 @@ impl de::Error for DocumentError {
             Unexpected::Seq => "a list",
             Unexpected::Map => "a table",
             Unexpected::Unit | Unexpected::Option => "no value",
+            Unexpected::Bool(_) => "true or false",
             _ => "a number",
         };
         Self::new(Problem::new(format!("is {given}"), expected.to_string()))
+    }
+
+    fn invalid_value(given: Unexpected<'_>, expected: &dyn de::Expected) -> Self {
+        let given = match given {
+            Unexpected::Str(text) => quoted(text),
+            Unexpected::Unsigned(number) => number.to_string(),
+            _ => "this".to_owned(),
+        };
+        Self::new(Problem::new(format!("{given} is not accepted"), expected.to_string()))
     }
 
     fn unknown_field(name: &str, expected: &'static [&'static str]) -> Self {

@@ -129,7 +129,7 @@ fn version_of(files: &[(PathBuf, Vec<u8>)]) -> Version {
 
 fn too_much(path: &Path) -> String {
     format!(
-        "{}: too much for a policy; accepted are at most {FILES_MAX} files, {} MiB in all, {DEPTH_MAX} directories deep",
+        "{}: too much for a policy; accepted: at most {FILES_MAX} files, {} MiB in all, {DEPTH_MAX} directories deep",
         path.display(),
         BYTES_MAX >> 20
     )
@@ -159,7 +159,7 @@ fn refuse_special(path: &Path, found: &Metadata) -> Result<(), String> {
         () => "a device",
     };
     Err(format!(
-        "{}: it is {what}, which a server that is running cannot watch; accepted is a file or a directory",
+        "{}: it is {what}, which a server that is running cannot watch; accepted: a file or a directory",
         path.display()
     ))
 }

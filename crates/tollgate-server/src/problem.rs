@@ -80,7 +80,8 @@ impl From<CommitError> for Problem {
         let kind = match error {
             CommitError::Expired => Kind::ReservationExpired,
             CommitError::AlreadySettled => Kind::ReservationSettled,
-            CommitError::Store(_) => Kind::StoreUnavailable,
+            // That of a store, and what a later version may add: nothing was settled.
+            _ => Kind::StoreUnavailable,
         };
         Self::new(kind, error.to_string())
     }

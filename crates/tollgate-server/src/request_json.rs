@@ -166,7 +166,7 @@ impl<'de: 'b, 'b> serde::Deserialize<'de> for Named<'b> {
 pub(crate) fn settlement(body: &[u8]) -> Result<u64, Problem> {
     let question = parse(body, Form::Settlement)?;
     question.cost.ok_or_else(|| {
-        Problem::invalid(format!("cost: missing; accepted is a whole number from 0 to {COST_MAX}"))
+        Problem::invalid(format!("cost: missing; accepted: a whole number from 0 to {COST_MAX}"))
     })
 }
 
@@ -180,7 +180,7 @@ pub(crate) fn ended(body: &[u8]) -> Result<Ended, Problem> {
         (Some(status), None) => Ok(Ended::Status(status)),
         (None, Some(true)) => Ok(Ended::Failed),
         (None, Some(false)) => Ok(Ended::Succeeded),
-        _ => Err(Problem::invalid("accepted is either status, from 100 to 599, or failed, true or false")),
+        _ => Err(Problem::invalid("accepted: either status, from 100 to 599, or failed, true or false")),
     }
 }
 
@@ -265,9 +265,7 @@ impl<'de> Visitor<'de> for Form {
             Some(attributes) => question.attributes = attributes,
             None if matches!(self, Form::Settlement | Form::Report) => {}
             None => {
-                return Err(A::Error::custom(
-                    "attributes: missing; accepted is an object, which may be empty",
-                ));
+                return Err(A::Error::custom("attributes: missing; accepted: an object, which may be empty"));
             }
         }
         Ok(question)

@@ -32,7 +32,7 @@ pub(crate) fn run(command: &SimulateCommand, console: &mut Console) -> u8 {
     let requests = u128::from(arguments.offered) * u128::from(arguments.duration.as_micros()) / 1_000_000;
     if requests == 0 || requests > u128::from(REQUESTS_MAX) {
         console.error(format_args!(
-            "--offered and --duration make {requests} requests; accepted are 1 to {REQUESTS_MAX} of them"
+            "--offered and --duration make {requests} requests; accepted: 1 to {REQUESTS_MAX} of them"
         ));
         return USAGE;
     }
@@ -81,7 +81,7 @@ fn chosen(arguments: &FleetArguments) -> Result<(String, Quota, Lease), String> 
     let loaded = policy_file::load(Some(file)).map_err(|error| error.to_string())?;
     let (policy, compat) = loaded.rules.into_parts();
     if compat.is_some() {
-        return Err("a file of another program has no leases; accepted is a policy of Tollgate's".to_owned());
+        return Err("a file of another program has no leases; accepted: a policy of Tollgate's".to_owned());
     }
     let suits = |limit: &&Limit| limit.quotas().first().is_some_and(Lease::suits);
     let found = match &arguments.limit {
@@ -90,7 +90,7 @@ fn chosen(arguments: &FleetArguments) -> Result<(String, Quota, Lease), String> 
     };
     let limit = found.ok_or_else(|| {
         let names: Vec<&str> = policy.limits().iter().filter(suits).map(Limit::name).collect();
-        format!("no such limit; accepted are {}", names.join(", "))
+        format!("no such limit; accepted: {}", names.join(", "))
     })?;
     if !suits(&limit) {
         return Err(format!("{} cannot be leased; see `tollgate policy check`", limit.name()));

@@ -214,7 +214,7 @@ impl TlsFiles {
         let chain = certificates(&self.certificate)?;
         let config = builder.with_single_cert(chain, key(&self.key)?).map_err(|error| {
             format!(
-                "{} and {} are not a pair: {error}; accepted are a certificate chain, its own first, and the key of that",
+                "{} and {} are not a pair: {error}; accepted: a certificate chain, its own first, and the key of that",
                 self.certificate.display(),
                 self.key.display()
             )

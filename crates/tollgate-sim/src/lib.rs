@@ -42,3 +42,8 @@ pub mod overload;
 pub mod log;
 pub mod replay;
 pub mod suggest;
+
+/// The front page of the package, so that `cargo test` compiles its example.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Package;

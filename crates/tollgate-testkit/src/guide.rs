@@ -13,8 +13,12 @@ pub const GUIDE_ADDRESS: &str = "127.0.0.1:8080";
 const MARK: &str = "=== next block ===";
 /// In shown output it stands for any text.
 const ANYTHING: &str = "…";
-/// Names, or endings of names, of JSON members that differ from run to run.
-const TIMES: [&str; 3] = ["_after_ms", "durationUntilReset", "expires_in_seconds"];
+/// The ending of the names of JSON members that count milliseconds. They differ from run to run, but not by much.
+const MILLISECONDS: &str = "_after_ms";
+/// By how many milliseconds they may differ, however short they are.
+const SLACK_MS: u64 = 10_000;
+/// Names of JSON members that depend on the time of day.
+const TIMES: [&str; 2] = ["durationUntilReset", "expires_in_seconds"];
 
 /// Fenced blocks with their language, in order.
 pub fn blocks(guide: &str) -> Vec<(&str, String)> {
@@ -71,19 +75,22 @@ impl Last {
     }
 }
 
-/// Whether `actual` is what the guide shows. Times differ from run to run, so they need only be of the same kind.
+/// Whether `actual` is what the guide shows. Times differ from run to run, so milliseconds need only be similar, and what
+/// depends on the time of day of the same kind.
 fn agrees(shown: &Value, actual: &Value) -> bool {
     match (shown, actual) {
         (Value::String(text), _) if text == ANYTHING => true,
         (Value::Object(shown), Value::Object(actual)) => {
-            let is_time = |name: &str| TIMES.iter().any(|time| name.ends_with(time));
             let is_same_kind =
                 |one, other| std::mem::discriminant::<Value>(one) == std::mem::discriminant(other);
+            let member_agrees = |name: &str, value, actual| match name {
+                name if TIMES.contains(&name) => is_same_kind(value, actual),
+                name if name.ends_with(MILLISECONDS) => is_similar(value, actual),
+                _ => agrees(value, actual),
+            };
             shown.len() == actual.len()
                 && shown.iter().all(|(name, value)| {
-                    actual.get(name).is_some_and(|actual| {
-                        is_time(name) && is_same_kind(value, actual) || agrees(value, actual)
-                    })
+                    actual.get(name).is_some_and(|actual| member_agrees(name, value, actual))
                 })
         }
         (Value::Array(shown), Value::Array(actual)) => {
@@ -92,6 +99,12 @@ fn agrees(shown: &Value, actual: &Value) -> bool {
         }
         _ => shown == actual,
     }
+}
+
+/// Whether two numbers of milliseconds are at most a factor of four apart, or [`SLACK_MS`].
+fn is_similar(shown: &Value, actual: &Value) -> bool {
+    let (Some(shown), Some(actual)) = (shown.as_u64(), actual.as_u64()) else { return agrees(shown, actual) };
+    shown.abs_diff(actual) <= SLACK_MS || (shown / 4..=shown.saturating_mul(4)).contains(&actual)
 }
 
 fn lines_agree(shown: &str, actual: &str) -> bool {
@@ -200,8 +213,10 @@ mod tests {
         let json = |text| serde_json::from_str::<Value>(text).unwrap();
         let shown = json(r#"{"id":"…","retry_after_ms":5,"n":[1]}"#);
         assert!(agrees(&shown, &json(r#"{"id":"x","retry_after_ms":7,"n":[1]}"#)));
+        assert!(agrees(&json(r#"{"reset_after_ms":1800000}"#), &json(r#"{"reset_after_ms":1799000}"#)));
         for other in [
             r#"{"id":"x","retry_after_ms":"7","n":[1]}"#,
+            r#"{"id":"x","retry_after_ms":1800000,"n":[1]}"#,
             r#"{"id":"x","retry_after_ms":7,"n":[2]}"#,
             r#"{"retry_after_ms":7,"n":[1]}"#,
             r#"{"id":"x","retry_after_ms":7,"n":[1],"more":1}"#,

@@ -31,7 +31,7 @@ pub fn tollgate(arguments: &[&str]) -> Command {
     }
     command.env_remove("OTEL_EXPORTER_OTLP_ENDPOINT");
     // No command finds a server of another test, unless a test sets a directory of its own.
-    command.env("XDG_RUNTIME_DIR", "/nonexistent");
+    command.env("XDG_RUNTIME_DIR", "/nonexistent").env("TMPDIR", "/nonexistent");
     // Each server of a test listens on ports of its own.
     command.env("TOLLGATE_RESP", "127.0.0.1:0");
     // Protocols that a test does not name listen on free ports.

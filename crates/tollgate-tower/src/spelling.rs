@@ -394,7 +394,7 @@ pub const RULES: &[Rule] = &[
         outcome: Outcome::Refused(417),
         reason: "a server that reads the other one waits for a body that does not come",
         unless: None,
-        check: Check::Head(expects_wrongly, "expect: accepted is 100-continue, once"),
+        check: Check::Head(expects_wrongly, "expect: accepted: 100-continue, once"),
         versions: Versions::All,
         examples: &[
             ExampleRequest::with("POST", "/login", &[("expect", "100-continue"), ("expect", "100-continue")]),

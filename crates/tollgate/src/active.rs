@@ -65,6 +65,7 @@ pub(crate) struct Counters {
 
 /// Why a policy could not be made active.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SwapError {
     /// A limit was changed too often.
     #[error(

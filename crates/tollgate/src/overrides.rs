@@ -67,9 +67,10 @@ pub enum Scope<'a> {
 
 /// Why an override was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum OverrideError {
     /// The active policy has no such limit.
-    #[error("the active policy has no limit {0:?}; accepted are the names of its limits")]
+    #[error("the active policy has no limit {0:?}; accepted: the names of its limits")]
     UnknownLimit(String),
     /// The limit is off in the policy, so it is not even matched.
     #[error("limit {0:?} is off in the policy; change its mode there")]
@@ -80,11 +81,11 @@ pub enum OverrideError {
     )]
     TooMany,
     /// A percentage above 100.
-    #[error("{0} per cent; accepted are 0 to 100")]
+    #[error("{0} per cent; accepted: 0 to 100")]
     Percent(u8),
     /// A percentage of the keys of a limit that has only one.
     #[error(
-        "limit {0:?} has no `by`, so it has one key only, of which there is no share; accepted are kill and shadow"
+        "limit {0:?} has no `by`, so it has one key only, of which there is no share; accepted: kill and shadow"
     )]
     OneKey(String),
 }

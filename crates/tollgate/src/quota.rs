@@ -313,8 +313,7 @@ mod tests {
         }
         let awkward = Quota::gcra(Rate::per_second(9_999_991)).unwrap_err().to_string();
         assert!(
-            awkward
-                .ends_with("accepted is a rounder rate, or `algorithm: token-bucket`, which has more room")
+            awkward.ends_with("accepted: a rounder rate, or `algorithm: token-bucket`, which has more room")
         );
     }
 

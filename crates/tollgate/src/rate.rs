@@ -9,6 +9,8 @@ use crate::time::{REACH_MAX, TICKS_PER_SECOND, Ticks};
 /// Largest integer that a quota's arithmetic may reach: the largest that Lua's doubles hold exactly, so that Redis
 /// agrees with memory.
 pub const EXACT_MAX: u64 = (1 << 53) - 1;
+/// Accepted names of time zones, for messages.
+pub(crate) const ZONES: &str = "a name of the IANA database, such as Europe/Rome or UTC";
 /// Longest period of a rate: a leap year.
 pub const PERIOD_MAX: Ticks = Ticks::from_secs(366 * 86_400);
 const _: () = assert!(2 * PERIOD_MAX.as_micros() < REACH_MAX.as_micros()); // A window may end two periods ahead.
@@ -135,19 +137,19 @@ pub enum QuotaError {
     #[error(transparent)]
     Text(#[from] Problem),
     /// Zero units.
-    #[error("a rate of 0 admits no request; accepted is at least 1 (to switch a limit off use `mode: off`)")]
+    #[error("a rate of 0 admits no request; accepted: at least 1 (to switch a limit off use `mode: off`)")]
     NoUnits,
     /// Zero burst.
-    #[error("a burst of 0 admits no request; accepted is at least 1")]
+    #[error("a burst of 0 admits no request; accepted: at least 1")]
     NoBurst,
     /// A period that is zero or too long.
-    #[error("a period of {ticks} microseconds; accepted are 1 microsecond to 366 days")]
+    #[error("a period of {ticks} microseconds; accepted: 1 microsecond to 366 days")]
     Period {
         /// The period.
         ticks: u64,
     },
     /// Faster than [`UNITS_PER_SECOND_MAX`].
-    #[error("faster than 10,000,000 a second; accepted are rates up to that")]
+    #[error("faster than 10,000,000 a second; accepted: rates up to that")]
     TooFast,
     /// Numbers whose arithmetic would not be exact.
     #[error("{what}; {cure}")]
@@ -158,7 +160,7 @@ pub enum QuotaError {
         cure: String,
     },
     /// A number outside its range.
-    #[error("{field}: {value} is out of range; accepted are {accepted}")]
+    #[error("{field}: {value} is out of range; accepted: {accepted}")]
     Range {
         /// The name of the number.
         field: &'static str,
@@ -168,9 +170,7 @@ pub enum QuotaError {
         accepted: String,
     },
     /// A time zone that the database does not have.
-    #[error(
-        "timezone: `{zone}` is unknown; accepted is a name of the IANA database, such as Europe/Rome or UTC"
-    )]
+    #[error("timezone: `{zone}` is unknown; accepted: {ZONES}")]
     Zone {
         /// The name that was given.
         zone: String,

@@ -112,18 +112,19 @@ pub(crate) const SPELLING_TEXTS_MAX: usize = 3;
 
 /// Why a request was rejected at the edge, before any limit was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RequestError {
     /// More attributes than [`ATTRIBUTES_MAX`].
     #[error("attributes: more than {ATTRIBUTES_MAX} were given; send only those that the policy mentions")]
     TooManyAttributes,
     /// An attribute name that is empty or longer than [`NAME_BYTES_MAX`].
-    #[error("attributes: a name of {bytes} bytes; accepted are 1 to {NAME_BYTES_MAX}")]
+    #[error("attributes: a name of {bytes} bytes; accepted: 1 to {NAME_BYTES_MAX}")]
     NameLength {
         /// Its length.
         bytes: usize,
     },
     /// A value longer than [`VALUE_BYTES_MAX`].
-    #[error("attributes.{name}: a value of {bytes} bytes; accepted are at most {VALUE_BYTES_MAX}")]
+    #[error("attributes.{name}: a value of {bytes} bytes; accepted: at most {VALUE_BYTES_MAX}")]
     ValueLength {
         /// The name of the attribute.
         name: String,
@@ -140,7 +141,7 @@ pub enum RequestError {
     #[error("attributes: more than {SPELLINGS_MAX} other spellings were given")]
     TooManySpellings,
     /// A cost above [`COST_MAX`].
-    #[error("cost: {cost} is out of range; accepted are 0 (only look) to {COST_MAX}")]
+    #[error("cost: {cost} is out of range; accepted: 0 (only look) to {COST_MAX}")]
     Cost {
         /// The cost that was given.
         cost: u64,

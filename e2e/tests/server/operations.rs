@@ -184,7 +184,7 @@ fn a_policy_that_becomes_a_pipe_holds_up_nothing() {
         let text = ready["policy"]["error"]["text"].as_str().unwrap_or_default().to_owned();
         text.contains("pipe").then_some(text)
     });
-    assert!(ready.contains(&policy) && ready.contains("accepted is a file or a directory"), "{ready}");
+    assert!(ready.contains(&policy) && ready.contains("accepted: a file or a directory"), "{ready}");
     std::fs::remove_file(&policy).unwrap();
     scratch.replace("policy.yaml", "limits: [{name: a, rate: 6/h}]");
     until("the new limit", || {

@@ -6,8 +6,6 @@ use std::path::{Path, PathBuf};
 use super::shell::Shell;
 use super::totals::thousands;
 
-/// Members of the workspace that are not published.
-const UNPUBLISHED: [&str; 3] = ["e2e", "tollgate-testkit", "xtask"];
 /// The package of the program.
 const PROGRAM: &str = "tollgate-server";
 
@@ -23,7 +21,9 @@ struct Package {
 /// Cargo puts the packages in order and builds each against those before it.
 pub(crate) fn package(shell: &mut Shell) -> Result<(), String> {
     let directory = shell.directories.target.join("package");
-    let excluded = UNPUBLISHED.map(|name| format!("--exclude {name}")).join(" ");
+    let excluded = unpublished(&shell.directories.root)?;
+    let excluded: Vec<String> = excluded.iter().map(|name| format!("--exclude {name}")).collect();
+    let excluded = excluded.join(" ");
     shell.run(&format!("cargo package --workspace --allow-dirty {excluded}"))?;
     let packages = packages(&directory)?;
     let unpacked = directory.join("unpacked");
@@ -40,6 +40,23 @@ pub(crate) fn package(shell: &mut Shell) -> Result<(), String> {
     install(shell, &packages, &directory)?;
     shell.note = format!("{} packages, and {PROGRAM} installs from them", packages.len());
     Ok(())
+}
+
+/// The names of the workspace's members that are not published, as their manifests say.
+fn unpublished(root: &Path) -> Result<Vec<String>, String> {
+    let mut members = vec![root.join("e2e"), root.join("xtask")];
+    for folder in ["crates", "examples"].map(|name| root.join(name)) {
+        let failed = |error| format!("cannot read {}: {error}", folder.display());
+        let entries = fs::read_dir(&folder).map_err(failed)?;
+        members.extend(entries.filter_map(|entry| entry.ok().map(|entry| entry.path())));
+    }
+    let manifests = members.iter().filter_map(|member| fs::read_to_string(member.join("Cargo.toml")).ok());
+    let manifests = manifests.filter(|manifest| manifest.lines().any(|line| line == "publish = false"));
+    let name = |manifest: String| {
+        let name = manifest.lines().find_map(|line| line.strip_prefix("name = "));
+        name.map(|name| name.trim_matches('"').to_owned())
+    };
+    Ok(manifests.filter_map(name).collect())
 }
 
 fn packages(directory: &Path) -> Result<Vec<Package>, String> {
@@ -79,4 +96,19 @@ fn install(shell: &mut Shell, packages: &[Package], directory: &Path) -> Result<
     let mut version = shell.command("env");
     version.arg(root.join("bin/tollgate")).arg("--version");
     shell.run_command(version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: the examples were packaged, which are not published.
+    #[test]
+    fn what_is_not_published_is_left_out() {
+        let found = unpublished(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).unwrap();
+        for name in ["e2e", "xtask", "tollgate-testkit", "example-login", "example-outbound-tonic"] {
+            assert!(found.iter().any(|found| found == name), "{name}: {found:?}");
+        }
+        assert!(!found.iter().any(|found| ["tollgate", "tollgate-server"].contains(&found.as_str())));
+    }
 }

@@ -70,7 +70,7 @@ fn main() -> Result<(), Failure> {
         Some(place) => arguments
             .get(place + 1)
             .and_then(|text| text.parse().ok())
-            .ok_or("--rounds: accepted is a whole number, such as 9")?,
+            .ok_or("--rounds: accepted: a whole number, such as 9")?,
         None => 9,
     };
     let time = Duration::from_millis(if quick { 100 } else { 500 });

@@ -12,33 +12,32 @@ from typing import Any, Generic, TypeVar
 import anyio
 import httpx
 
-from .decision import Attributes, CheckRequest, Decision, OnUnavailable, Settled, read_decision, read_settled
-from .decision import Denied, Problem, ProblemError, TollgateError, Unavailable
+from .decision import Attributes, CheckRequest, Decision, Denied, OnUnavailable, Problem, ProblemError, Settled
+from .decision import TollgateError, Unavailable, read_decision, read_settled
 
 _LOG = logging.getLogger("tollgate_client")
 _T = TypeVar("_T")
+_Http = TypeVar("_Http", httpx.Client, httpx.AsyncClient)
 
 
 @dataclass(frozen=True)
 class _Call(Generic[_T]):
-    """One request to the server: how its answer is read, and what stands for it if there is none."""
+    """One request to the server: how its answer is read, and what an error becomes."""
 
-    method: str
-    path: str
-    body: Any
+    request: httpx.Request
     read: Callable[[Any], _T]
-    otherwise: Callable[[Unavailable], _T]
+    otherwise: Callable[[TollgateError], _T]
 
     def result(self, response: httpx.Response | httpx.RequestError) -> _T:
         try:
             return self._read(response)
-        except Unavailable as error:
+        except TollgateError as error:
             return self.otherwise(error)
 
     def _read(self, response: httpx.Response | httpx.RequestError) -> _T:
         if isinstance(response, httpx.RequestError):
-            raise Unavailable(f"{response.request.url} cannot be asked: {response!r}") from response
-        status = response.status_code
+            raise Unavailable(f"{self.request.url} cannot be asked: {response!r}") from response
+        status, body = response.status_code, None
         try:
             body = response.json() if response.content else None
             if status in (200, 204):
@@ -46,7 +45,6 @@ class _Call(Generic[_T]):
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             if status in (200, 204):
                 raise Unavailable(f"{response.url} answered, but not as Tollgate does: {error!r}") from error
-            body = None
         problem = Problem.of(status, body)
         # 408 and 429 are a proxy's, or a server's that gave up: it did not judge the question.
         if status >= 500 or status in (408, 429):
@@ -54,35 +52,30 @@ class _Call(Generic[_T]):
         raise ProblemError(problem)
 
 
-class _Base:
+class _Base(Generic[_Http]):
     """What the clients share: settings, and the calls. `timeout` is in seconds, for each of connecting, sending and
     each read. `http` brings your own settings of TLS or a transport. By default proxies of the environment are not
     used, since Tollgate stands beside its callers."""
 
-    def __init__(self, url: str, token: str | None, timeout: float, on_unavailable: OnUnavailable) -> None:
+    _http_type: type[_Http]
+
+    def __init__(
+        self, url: str = "http://127.0.0.1:8080", *, token: str | None = None, timeout: float = 1.0,
+        on_unavailable: OnUnavailable = "raise", http: _Http | None = None,
+    ) -> None:
         self._url, self._timeout, self._on_unavailable = url.rstrip("/"), timeout, on_unavailable
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._http: _Http = http or self._http_type(trust_env=False)
 
-    def _arguments(self, call: _Call[Any]) -> dict[str, Any]:
-        body = {} if call.body is None else {"json": call.body}
-        url = self._url + call.path
-        return {"method": call.method, "url": url, "headers": self._headers, "timeout": self._timeout} | body
-
-    def _instead(self, error: Unavailable) -> Decision:
-        """Stands for a decision that was not made: without headers and limits, since none was asked."""
-        if self._on_unavailable == "raise":
-            raise error
-        _LOG.warning("no decision was made; on_unavailable=%r decides: %s", self._on_unavailable, error)
-        return Decision(allowed=self._on_unavailable == "allow", verdict="unavailable", reason=str(error))
-
-    def _unsettled(self, error: Unavailable) -> None:
-        if self._on_unavailable == "raise":
-            raise error
-        _LOG.warning("not settled; it ends at its estimate when its time is over: %s", error)
+    def _call(
+        self, method: str, path: str, body: Any, read: Callable[[Any], _T], otherwise: Callable[[TollgateError], _T]
+    ) -> _Call[_T]:
+        url, headers = self._url + path, self._headers
+        request = self._http.build_request(method, url, json=body, headers=headers, timeout=self._timeout)
+        return _Call(request, read, otherwise)
 
     def _check(self, attributes: Attributes, cost: int) -> _Call[Decision]:
-        body = {"attributes": dict(attributes), "cost": cost}
-        return _Call("POST", "/v1/check", body, read_decision, self._instead)
+        return self._call("POST", "/v1/check", _question(attributes, cost), read_decision, self._instead)
 
     def _check_batch(self, requests: Sequence[CheckRequest]) -> _Call[list[Decision]]:
         def read(answer: Any) -> list[Decision]:
@@ -90,53 +83,62 @@ class _Base:
                 raise TypeError(f"{len(answer)} answers to {len(body)} questions")
             return [read_decision(one) for one in answer]
 
-        body = [{"attributes": dict(one.attributes), "cost": one.cost} for one in requests]
-        return _Call("POST", "/v1/check/batch", body, read, lambda error: [self._instead(error)] * len(body))
+        body: list[Any] = [_question(one.attributes, one.cost) for one in requests]
+        return self._call("POST", "/v1/check/batch", body, read, lambda error: [self._instead(error)] * len(body))
 
     def _reserve(self, attributes: Attributes, cost: int, ttl: float) -> _Call[Decision]:
-        body = {"attributes": dict(attributes), "cost": cost, "ttl_ms": round(ttl * 1000)}
-        return _Call("POST", "/v1/reservations", body, read_decision, self._instead)
+        body = _question(attributes, cost) | {"ttl_ms": round(ttl * 1000)}
+        return self._call("POST", "/v1/reservations", body, read_decision, self._instead)
 
     def _commit(self, reservation: str, cost: int) -> _Call[Settled | None]:
         path = f"/v1/reservations/{reservation}/commit"
-        return _Call("POST", path, {"cost": cost}, read_settled, self._unsettled)
+        return self._call("POST", path, {"cost": cost}, read_settled, self._unsettled)
 
-    def _cancel(self, reservation: str | None) -> list[_Call[Any]]:
-        return [] if reservation is None else [self._delete(f"/v1/reservations/{reservation}")]
+    def _cancel(self, reservation: str | None) -> list[_Call[None]]:
+        return self._give_back("DELETE", "reservations", reservation)
 
-    def _finish(self, decision: Decision, status: int | None, failed: bool) -> list[_Call[Any]]:
-        calls: list[_Call[Any]] = []
-        if decision.permit is not None:
-            calls.append(self._delete(f"/v1/permits/{decision.permit}"))
-        if decision.report is not None:
-            body = {"failed": failed} if status is None else {"status": status}
-            calls.append(_Call("POST", f"/v1/reports/{decision.report}", body, read_settled, self._unsettled))
-        return calls
+    def _finish(self, decision: Decision, status: int | None, failed: bool) -> list[_Call[None]]:
+        outcome = {"failed": failed} if status is None else {"status": status}
+        release = self._give_back("DELETE", "permits", decision.permit)
+        return release + self._give_back("POST", "reports", decision.report, outcome)
 
-    def _delete(self, path: str) -> _Call[None]:
-        return _Call("DELETE", path, None, lambda _: None, self._unsettled)
+    def _give_back(self, method: str, kind: str, id_: str | None, body: Any = None) -> list[_Call[None]]:
+        path = f"/v1/{kind}/{id_}"
+        return [] if id_ is None else [self._call(method, path, body, lambda _: None, _not_given_back)]
+
+    def _instead(self, error: TollgateError) -> Decision:
+        """Stands for a decision that was not made: without headers and limits, since none was asked."""
+        self._raise_or_warn(error, f"no decision was made; on_unavailable={self._on_unavailable!r} decides")
+        return Decision(allowed=self._on_unavailable == "allow", verdict="unavailable", reason=str(error))
+
+    def _unsettled(self, error: TollgateError) -> None:
+        self._raise_or_warn(error, "not settled; it ends at its estimate when its time is over")
+
+    def _raise_or_warn(self, error: TollgateError, what: str) -> None:
+        if self._on_unavailable == "raise" or not isinstance(error, Unavailable):
+            raise error
+        _LOG.warning("%s: %s", what, error)
 
 
-def _wait(decision: Decision) -> float:
-    """How long an admitted request waits for its turn, in seconds."""
-    if not decision.allowed:
-        raise Denied(decision)
-    return (decision.wait_ms or 0) / 1000
+def _question(attributes: Attributes, cost: int) -> dict[str, Any]:
+    return {"attributes": dict(attributes), "cost": cost}
 
 
 def _not_given_back(error: TollgateError) -> None:
     _LOG.warning("not given back; it returns when its time is over: %s", error)
 
 
-class Tollgate(_Base):
+def _wait(decision: Decision) -> float:
+    """How long an admitted request waits for its turn, in seconds. A denied one holds nothing to give back."""
+    if not decision.allowed:
+        raise Denied(decision)
+    return (decision.wait_ms or 0) / 1000
+
+
+class Tollgate(_Base[httpx.Client]):
     """The synchronous client. It keeps connections, and threads may share it."""
 
-    def __init__(
-        self, url: str = "http://127.0.0.1:8080", *, token: str | None = None, timeout: float = 1.0,
-        on_unavailable: OnUnavailable = "raise", http: httpx.Client | None = None,
-    ) -> None:
-        super().__init__(url, token, timeout, on_unavailable)
-        self._http = http or httpx.Client(trust_env=False)
+    _http_type = httpx.Client
 
     def __enter__(self) -> Tollgate:
         return self
@@ -160,21 +162,19 @@ class Tollgate(_Base):
     def reserve(self, attributes: Attributes, cost: int, *, ttl: float = 60.0) -> Iterator[Reservation]:
         """Reserves an estimate, and waits for its turn. Raises `Denied` if nothing was reserved. A block that ends
         without a commit cancels."""
-        decision = self._ask(self._reserve(attributes, cost, ttl))
-        wait, reservation = _wait(decision), Reservation(self, decision)
+        reservation = Reservation(self, self._ask(self._reserve(attributes, cost, ttl)))
         try:
-            time.sleep(wait)
+            time.sleep(_wait(reservation.decision))
             yield reservation
         finally:
-            self._give_back(self._cancel(reservation._open))
+            self._ask_all(self._cancel(reservation._open))
 
     @contextmanager
     def hold(self, attributes: Attributes, cost: int = 1) -> Iterator[Decision]:
         """Checks, waits for the turn, runs the block, and finishes. Raises `Denied` if the request may not pass."""
         decision, failed = self.check(attributes, cost), True
-        wait = _wait(decision)
         try:
-            time.sleep(wait)
+            time.sleep(_wait(decision))
             yield decision
             failed = False
         finally:
@@ -183,20 +183,17 @@ class Tollgate(_Base):
     def finish(self, decision: Decision, *, status: int | None = None, failed: bool = False) -> None:
         """Ends an admitted request: releases its permit, and reports its status, or whether it failed, to limits that
         count only failures. It never raises: what is not given back returns when its time is over."""
-        self._give_back(self._finish(decision, status, failed))
+        self._ask_all(self._finish(decision, status, failed))
 
     def _ask(self, call: _Call[_T]) -> _T:
         try:
-            return call.result(self._http.request(**self._arguments(call)))
+            return call.result(self._http.send(call.request))
         except httpx.RequestError as error:
             return call.result(error)
 
-    def _give_back(self, calls: list[_Call[Any]]) -> None:
+    def _ask_all(self, calls: list[_Call[None]]) -> None:
         for call in calls:
-            try:
-                self._ask(call)
-            except TollgateError as error:
-                _not_given_back(error)
+            self._ask(call)
 
 
 class Reservation:
@@ -206,22 +203,19 @@ class Reservation:
         self._client, self.decision, self._open = client, decision, decision.reservation
 
     def commit(self, cost: int) -> Settled | None:
-        """Settles at the real cost. None where nothing is settled, because the server is unavailable, or was."""
-        self._open = None
+        """Settles at the real cost. None where nothing is settled, because the server is unavailable, or was. After an
+        error the reservation is open: commit again, or the end of the block cancels it."""
         if self.decision.reservation is None:
             return None
-        return self._client._ask(self._client._commit(self.decision.reservation, cost))
+        settled = self._client._ask(self._client._commit(self.decision.reservation, cost))
+        self._open = None
+        return settled
 
 
-class AsyncTollgate(_Base):
+class AsyncTollgate(_Base[httpx.AsyncClient]):
     """The asynchronous client, for asyncio and trio. Its methods do what those of `Tollgate` do."""
 
-    def __init__(
-        self, url: str = "http://127.0.0.1:8080", *, token: str | None = None, timeout: float = 1.0,
-        on_unavailable: OnUnavailable = "raise", http: httpx.AsyncClient | None = None,
-    ) -> None:
-        super().__init__(url, token, timeout, on_unavailable)
-        self._http = http or httpx.AsyncClient(trust_env=False)
+    _http_type = httpx.AsyncClient
 
     async def __aenter__(self) -> AsyncTollgate:
         return self
@@ -240,41 +234,36 @@ class AsyncTollgate(_Base):
 
     @asynccontextmanager
     async def reserve(self, attributes: Attributes, cost: int, *, ttl: float = 60.0) -> AsyncIterator[AsyncReservation]:
-        decision = await self._ask(self._reserve(attributes, cost, ttl))
-        wait, reservation = _wait(decision), AsyncReservation(self, decision)
+        reservation = AsyncReservation(self, await self._ask(self._reserve(attributes, cost, ttl)))
         try:
-            await anyio.sleep(wait)
+            await anyio.sleep(_wait(reservation.decision))
             yield reservation
         finally:
-            await self._give_back(self._cancel(reservation._open))
+            await self._ask_all(self._cancel(reservation._open))
 
     @asynccontextmanager
     async def hold(self, attributes: Attributes, cost: int = 1) -> AsyncIterator[Decision]:
         decision, failed = await self.check(attributes, cost), True
-        wait = _wait(decision)
         try:
-            await anyio.sleep(wait)
+            await anyio.sleep(_wait(decision))
             yield decision
             failed = False
         finally:
             await self.finish(decision, failed=failed)
 
     async def finish(self, decision: Decision, *, status: int | None = None, failed: bool = False) -> None:
-        await self._give_back(self._finish(decision, status, failed))
+        await self._ask_all(self._finish(decision, status, failed))
 
     async def _ask(self, call: _Call[_T]) -> _T:
         try:
-            return call.result(await self._http.request(**self._arguments(call)))
+            return call.result(await self._http.send(call.request))
         except httpx.RequestError as error:
             return call.result(error)
 
-    async def _give_back(self, calls: list[_Call[Any]]) -> None:
+    async def _ask_all(self, calls: list[_Call[None]]) -> None:
         with anyio.CancelScope(shield=True):  # a cancelled task gives back, too
             for call in calls:
-                try:
-                    await self._ask(call)
-                except TollgateError as error:
-                    _not_given_back(error)
+                await self._ask(call)
 
 
 class AsyncReservation:
@@ -284,7 +273,8 @@ class AsyncReservation:
         self._client, self.decision, self._open = client, decision, decision.reservation
 
     async def commit(self, cost: int) -> Settled | None:
-        self._open = None
         if self.decision.reservation is None:
             return None
-        return await self._client._ask(self._client._commit(self.decision.reservation, cost))
+        settled = await self._client._ask(self._client._commit(self.decision.reservation, cost))
+        self._open = None
+        return settled

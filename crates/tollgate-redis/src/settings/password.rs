@@ -187,7 +187,7 @@ fn read_line(path: &Path) -> Result<String, String> {
     let text = String::from_utf8(bytes).map_err(|_| format!("{name}: no UTF-8"))?;
     let word = text.trim_end_matches(['\r', '\n']);
     if word.is_empty() || word.contains('\n') {
-        return Err(format!("{name}: accepted is one line that is not empty"));
+        return Err(format!("{name}: accepted: one line that is not empty"));
     }
     Ok(word.to_owned())
 }

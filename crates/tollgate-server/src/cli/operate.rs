@@ -389,11 +389,11 @@ pub struct ListArguments {
 pub enum TopSorting {
     /// Most decisions first
     Decisions,
-    /// Most decisions in the last second first
+    /// Most decisions in the last second first; with --once most decisions
     Rate,
     /// Most denials first, including those that a limit in shadow would have made
     Denied,
-    /// The largest share of denials first
+    /// The largest share of denials first, including those that a limit in shadow would have made
     Share,
     /// By the name of the limit, then by key
     Name,

@@ -119,7 +119,7 @@ struct AttributeNames<'k> {
 /// The first of some attributes that a request has.
 fn chosen(names: &[String], known: &AttributeNames<'_>) -> Result<Source, String> {
     if names.is_empty() || names.len() > MAPPED_MAX {
-        return Err(format!("first_of: accepted are 1 to {MAPPED_MAX} names, such as [api_key, ip]"));
+        return Err(format!("first_of: accepted: 1 to {MAPPED_MAX} names, such as [api_key, ip]"));
     }
     let source = |name: &String| match known.mapped.iter().find(|mapped| mapped.name == *name) {
         Some(mapped) => Ok(Source::Attribute { name: name.clone(), source: Box::new(mapped.source.clone()) }),
@@ -150,7 +150,7 @@ fn header_source(header: &str, set_by: Option<Setter>) -> Result<Source, String>
 
 pub(super) fn plain(name: String, field: &str) -> Result<String, String> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX {
-        return Err(format!("{field}: accepted is a name of 1 to {NAME_BYTES_MAX} bytes"));
+        return Err(format!("{field}: accepted: a name of 1 to {NAME_BYTES_MAX} bytes"));
     }
     Ok(name)
 }
@@ -161,7 +161,7 @@ fn templates_of(templates: Templates) -> Result<Vec<Template>, String> {
         Templates::Several(texts) => texts,
     };
     if texts.is_empty() || texts.len() > TEMPLATES_MAX {
-        return Err(format!("path: accepted are 1 to {TEMPLATES_MAX} templates, such as /users/{{id}}"));
+        return Err(format!("path: accepted: 1 to {TEMPLATES_MAX} templates, such as /users/{{id}}"));
     }
     texts.iter().map(|text| Template::parse(text).map_err(|problem| format!("path: {problem}"))).collect()
 }

@@ -196,14 +196,17 @@ impl TopFrame<'_> {
             is_limit && (!self.arguments.denied || denials(key) > 0)
         };
         let mut keys: Vec<&Value> = list(answer, "keys").iter().filter(is_chosen).collect();
-        let most_first = |number: fn(&Self, &Value) -> u64| {
-            move |key: &&Value| (std::cmp::Reverse(number(self, key)), named(key))
-        };
+        let most_first =
+            |number: fn(&Value) -> u64| move |key: &&Value| (std::cmp::Reverse(number(key)), named(key));
         match self.arguments.sort {
             TopSorting::Decisions => {}
-            TopSorting::Rate => keys.sort_by_key(most_first(|frame, key| frame.since(key).unwrap_or(0))),
-            TopSorting::Denied => keys.sort_by_key(most_first(|_, key| denials(key))),
-            TopSorting::Share => keys.sort_by_key(most_first(|_, key| share(key))),
+            // The first frame has no rates: it keeps the server's order, the most decisions first.
+            TopSorting::Rate if self.before.is_empty() => {}
+            TopSorting::Rate => {
+                keys.sort_by_key(|key| (std::cmp::Reverse(self.since(key).unwrap_or(0)), named(key)))
+            }
+            TopSorting::Denied => keys.sort_by_key(most_first(denials)),
+            TopSorting::Share => keys.sort_by_key(most_first(|key| percent(denials(key), key))),
             TopSorting::Name => keys.sort_by_key(|key| named(key)),
         }
         keys.truncate(usize::try_from(self.arguments.keys).unwrap_or(usize::MAX));
@@ -229,7 +232,7 @@ impl TopFrame<'_> {
             self.since(key).map_or_else(|| "-".to_owned(), |rate| rate.to_string()),
             painted("denied", Style::Bad),
             painted("would_deny", Style::Doubtful),
-            format!("{} %", share(key)),
+            format!("{} %", percent(count(key, "denied"), key)),
             decided(key, self.before.get(&named(key)).map(|(_, sources)| sources)),
             cell(text(key, "key")),
         ];
@@ -284,9 +287,9 @@ fn last_denied(denial: &Value) -> String {
     }
 }
 
-/// The denied share of a key's decisions, in per cent.
-fn share(key: &Value) -> u64 {
-    count(key, "denied").saturating_mul(100).checked_div(count(key, "decisions")).unwrap_or(0)
+/// The share of some of a key's decisions, in per cent.
+fn percent(some: u64, key: &Value) -> u64 {
+    some.saturating_mul(100).checked_div(count(key, "decisions")).unwrap_or(0)
 }
 
 /// Shows decisions until the user leaves or the server ends the stream.
@@ -350,7 +353,7 @@ fn since(given: Option<&str>) -> Result<String, String> {
     let Some(text) = given else { return Ok(String::new()) };
     match duration(text) {
         Ok(_) => Ok(format!("&since={text}")),
-        Err(_) => Err("--since: not a duration; accepted are 90s, 10m or 1h30m".to_owned()),
+        Err(_) => Err("--since: not a duration; accepted: 90s, 10m or 1h30m".to_owned()),
     }
 }
 
@@ -561,6 +564,10 @@ mod tests {
         assert_eq!(keys(&["--sort", "name"]), ["2", "3", "1", "4"]);
         assert_eq!(keys(&["--limit", "a", "--denied"]), ["3"]);
         assert_eq!(keys(&["--keys", "1", "--sort", "share"]), ["3"]);
+        // Regression: what a limit in shadow would deny did not count.
+        assert_eq!(keys(&["--sort", "share"]), ["3", "4", "1", "2"]);
+        // Regression: a frame without rates was sorted by name. It keeps the order of the server.
+        assert_eq!(keys(&["--once", "--sort", "rate"]), ["1", "2", "3", "4"]);
         assert!(!frame_with(&["--once"], &answer, &KeyDecisions::new(), 9).contains("last second"));
         let seen = frame_with(&["--denied", "--limit", "a"], &answer, &KeyDecisions::new(), 9);
         assert!(seen.contains("last denied") && seen.contains("00:03:48Z until 00:04:42Z"), "{seen}");

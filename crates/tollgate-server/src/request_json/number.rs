@@ -22,7 +22,7 @@ pub(super) struct NumberRange {
 impl NumberRange {
     fn refuse<E: Error>(self, what: impl fmt::Display) -> E {
         E::custom(format_args!(
-            "{what} is not accepted; accepted is a whole number from {} to {}",
+            "{what} is not accepted; accepted: a whole number from {} to {}",
             self.least, self.most
         ))
     }
@@ -84,7 +84,7 @@ pub(super) struct AttributeValue;
 
 fn refuse<E: Error>(what: impl fmt::Display) -> E {
     E::custom(format_args!(
-        "{what} is not accepted; accepted are text and whole numbers from {} to {}",
+        "{what} is not accepted; accepted: text and whole numbers from {} to {}",
         i64::MIN,
         i64::MAX
     ))
@@ -124,7 +124,7 @@ impl<'de> Visitor<'de> for AttributeValue {
     fn visit_bool<E: Error>(self, value: bool) -> Result<Self::Value, E> {
         // Limits compare text, so a policy can say `beta: "true"`; which of the two was meant is the caller's to say.
         Err(E::custom(format_args!(
-            "{value} is not accepted; accepted are text, such as \"{value}\", and whole numbers"
+            "{value} is not accepted; accepted: text, such as \"{value}\", and whole numbers"
         )))
     }
     fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {

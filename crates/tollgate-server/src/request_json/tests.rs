@@ -49,12 +49,12 @@ fn refusals_name_field_and_cure() {
         (r#"{"cost":1}"#, "attributes: missing"),
         (
             r#"{"attributes":{},"cost":1.5}"#,
-            "cost: 1.5 is not accepted; accepted is a whole number from 0 to 9007199254740991",
+            "cost: 1.5 is not accepted; accepted: a whole number from 0 to 9007199254740991",
         ),
         (r#"{"attributes":{},"cost":-1.0}"#, "cost: -1.0 is not accepted"),
         (
             r#"{"attributes":{},"cost":9007199254740992.0}"#,
-            "cost: 9007199254740992 is not accepted; accepted is",
+            "cost: 9007199254740992 is not accepted; accepted: a whole",
         ),
         (r#"{"attributes":{"a":1e19}}"#, "attributes.\"a\": 1e19 is not accepted"),
         (r#"{"attributes":{},"cost":-1}"#, "cost: -1 is not accepted"),
@@ -65,7 +65,7 @@ fn refusals_name_field_and_cure() {
         (r#"{"attributes":{},"cost":[1]}"#, "cost: an array is not accepted"),
         (
             r#"{"attributes":{"beta":true}}"#,
-            "attributes.\"beta\": true is not accepted; accepted are text, such as \"true\", and whole numbers",
+            "attributes.\"beta\": true is not accepted; accepted: text, such as \"true\", and whole numbers",
         ),
         (r#"{"attributes":{"a":1.5}}"#, "attributes.\"a\": 1.5 is not accepted"),
         (
@@ -151,7 +151,7 @@ fn reservations_and_settlements() {
     assert_eq!(JsonRequest::reservation(br#"{"attributes":{}}"#).unwrap().lifetime(), Ticks::from_secs(60));
     let detail = JsonRequest::reservation(br#"{"attributes":{},"ttl_ms":0}"#).unwrap_err().detail;
     assert!(
-        detail.contains("ttl_ms: 0 is not accepted; accepted is a whole number from 1 to 3600000"),
+        detail.contains("ttl_ms: 0 is not accepted; accepted: a whole number from 1 to 3600000"),
         "{detail}"
     );
     assert_eq!(settlement(br#"{"cost":0}"#), Ok(0));

@@ -23,9 +23,9 @@ const COST: &[u8] = b"COST";
 enum Unclear {
     #[error("an attribute without a value; accepted: TG.CHECK attribute value ... [COST n]")]
     Odd,
-    #[error("{0:?} is not UTF-8; accepted are names and values in UTF-8")]
+    #[error("{0:?} is not UTF-8; accepted: names and values in UTF-8")]
     NotText(String),
-    #[error("COST {0:?} is not a whole number; accepted are 0 (only look) to {max}", max = tollgate::request::COST_MAX)]
+    #[error("COST {0:?} is not a whole number; accepted: 0 (only look) to {max}", max = tollgate::request::COST_MAX)]
     Cost(String),
 }
 
@@ -213,7 +213,7 @@ pub(super) async fn release<S: Store>(
     let text = arguments.get(1).and_then(|id| std::str::from_utf8(id).ok());
     let Some(id) = text.and_then(Id::parse) else {
         return reply
-            .error("ERR TG.RELEASE: not a permit; accepted is what TG.CHECK gave, 32 hexadecimal digits");
+            .error("ERR TG.RELEASE: not a permit; accepted: what TG.CHECK gave, 32 hexadecimal digits");
     };
     let Ok(permit) = resp.service.permits.checkout(id, now) else {
         return reply.integer(0);

@@ -40,9 +40,9 @@ pub(crate) struct Arguments<'b> {
 /// Why bytes are not a command. What follows them cannot be parsed either, so the connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
-    #[error("invalid multibulk length; accepted are at most {ARGUMENTS_MAX} arguments")]
+    #[error("invalid multibulk length; accepted: at most {ARGUMENTS_MAX} arguments")]
     Arguments,
-    #[error("invalid bulk length; accepted are 0 to {ARGUMENT_BYTES_MAX} bytes")]
+    #[error("invalid bulk length; accepted: 0 to {ARGUMENT_BYTES_MAX} bytes")]
     ArgumentLength,
     #[error("too big mbulk count string")]
     LongCount,
@@ -54,7 +54,7 @@ pub(crate) enum FrameError {
     Unended,
     #[error("a command of more than {FRAME_BYTES_MAX} bytes")]
     LongFrame,
-    #[error("too big inline request; accepted are at most {INLINE_BYTES_MAX} bytes")]
+    #[error("too big inline request; accepted: at most {INLINE_BYTES_MAX} bytes")]
     LongLine,
     #[error("unbalanced quotes in request")]
     Quotes,

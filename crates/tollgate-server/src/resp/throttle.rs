@@ -59,12 +59,12 @@ pub(super) fn answer_crab<S: Store>(
     for ((number_read, name), text) in numbers.iter_mut().zip(names).zip(arguments.from(2)) {
         match number(text) {
             Some(read) => *number_read = read,
-            None => return reply.error(&format!("ERR invalid {name}: accepted are whole numbers")),
+            None => return reply.error(&format!("ERR invalid {name}: accepted: whole numbers")),
         }
     }
     let [max_burst, count, period, quantity] = numbers;
     if quantity < 0 {
-        return reply.error("ERR invalid quantity: accepted are 0 (only look) and more");
+        return reply.error("ERR invalid quantity: accepted: 0 (only look) and more");
     }
     if max_burst <= 0 || count <= 0 || period <= 0 {
         return reply.error("ERR invalid limit: max_burst, count_per_period and period must be 1 or more");

@@ -24,7 +24,7 @@ pub(crate) fn rls_request(body: &[u8]) -> Result<RlsRequest, String> {
         domain: fields.text("domain", "domain")?,
         descriptors: fields.list("descriptors", "descriptors", descriptor)?,
         hits_addend: u32::try_from(fields.number("hits_addend", "hitsAddend")?.unwrap_or(0))
-            .map_err(|_| "hits_addend: too large; accepted are numbers up to 4294967295".to_owned())?,
+            .map_err(|_| "hits_addend: too large; accepted: numbers up to 4294967295".to_owned())?,
     };
     fields.end()?;
     Ok(rls_request)
@@ -54,11 +54,11 @@ fn entry(value: &Value, path: &str) -> Result<(String, String), String> {
 
 /// The limit that a descriptor carries. A limit with an unknown or missing unit counts as none, as over gRPC.
 fn limit(value: &Value, path: &str) -> Result<Option<Override>, String> {
-    let accepted = "accepted are SECOND, MINUTE, HOUR, DAY, WEEK, MONTH and YEAR";
+    let accepted = "accepted: SECOND, MINUTE, HOUR, DAY, WEEK, MONTH and YEAR";
     let mut fields = MessageFields::of(value, path)?;
     let requests = fields.number("requests_per_unit", "requestsPerUnit")?.unwrap_or(0);
     let requests_per_unit = u32::try_from(requests)
-        .map_err(|_| format!("{path}.requests_per_unit: too large; accepted are numbers up to 4294967295"))?;
+        .map_err(|_| format!("{path}.requests_per_unit: too large; accepted: numbers up to 4294967295"))?;
     let unit = match fields.take("unit", "unit")? {
         None | Some(Value::Null) => None,
         Some(Value::String(name)) if name == "UNKNOWN" => None,
@@ -126,7 +126,7 @@ impl<'v> MessageFields<'v> {
         match self.take(name, camel)? {
             None | Some(Value::Null) => Ok(false),
             Some(Value::Bool(truth)) => Ok(*truth),
-            Some(_) => Err(format!("{}: accepted are true and false", self.name(name))),
+            Some(_) => Err(format!("{}: accepted: true and false", self.name(name))),
         }
     }
 
@@ -142,7 +142,7 @@ impl<'v> MessageFields<'v> {
             Some(Value::String(text)) => text.parse().ok(),
             Some(_) => None,
         };
-        number.map(Some).ok_or_else(|| format!("{}: accepted are whole numbers from 0", self.name(name)))
+        number.map(Some).ok_or_else(|| format!("{}: accepted: whole numbers from 0", self.name(name)))
     }
 
     fn list<T>(
@@ -172,7 +172,7 @@ impl<'v> MessageFields<'v> {
         let other = self.fields.keys().find(|name| !known.contains(snake(name).as_str()));
         let name = other
             .map_or_else(|| "a field in the wrong place".to_owned(), |name| name.chars().take(64).collect());
-        Err(format!("{}: unknown; accepted are {known}, each where it belongs", self.name(&name)))
+        Err(format!("{}: unknown; accepted: {known}, each where it belongs", self.name(&name)))
     }
 }
 

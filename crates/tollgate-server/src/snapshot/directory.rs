@@ -184,6 +184,7 @@ impl Directory {
                     SnapshotError::Io(error) => DiskError::at("writing")(error).into(),
                     SnapshotError::PolicyChanged | SnapshotError::WallSet => WriteError::Changed,
                     SnapshotError::NotInMemory => WriteError::NotInMemory,
+                    error => DiskError::at("writing")(io::Error::other(error)).into(),
                 },
             )
         })?;

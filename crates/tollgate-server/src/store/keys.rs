@@ -15,7 +15,7 @@ pub(super) fn word(path: &Path) -> Result<String, String> {
     let text = String::from_utf8(bytes(path)?).map_err(|_| format!("{}: no UTF-8", path.display()))?;
     let word = text.trim_end_matches(['\r', '\n']);
     if word.is_empty() || word.contains('\n') {
-        return Err(format!("{}: accepted is one line that is not empty", path.display()));
+        return Err(format!("{}: accepted: one line that is not empty", path.display()));
     }
     Ok(word.to_owned())
 }

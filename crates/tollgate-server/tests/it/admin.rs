@@ -164,20 +164,14 @@ fn wrong_questions() {
         ("POST", "/admin/v1/kill", r#"{"limit":"nope"}"#, 404, "no limit \"nope\""),
         ("POST", "/admin/v1/kill", r#"{"limit":"per-key","overload":"all"}"#, 400, "beside no limit"),
         ("POST", "/admin/v1/percent", r#"{"overload":"all"}"#, 400, "only the paths kill"),
-        ("POST", "/admin/v1/kill", r#"{"limit":"per-key","for":"25h"}"#, 400, "accepted are 1s to 24h"),
-        ("POST", "/admin/v1/block", r#"{"attributes":{"a":"b"},"for":"31d"}"#, 400, "accepted are 1s to 30d"),
-        (
-            "POST",
-            "/admin/v1/block",
-            r#"{"attributes":{"a":"b"},"for":"soon"}"#,
-            400,
-            "accepted are 1s to 30d",
-        ),
+        ("POST", "/admin/v1/kill", r#"{"limit":"per-key","for":"25h"}"#, 400, "accepted: 1s to 24h"),
+        ("POST", "/admin/v1/block", r#"{"attributes":{"a":"b"},"for":"31d"}"#, 400, "accepted: 1s to 30d"),
+        ("POST", "/admin/v1/block", r#"{"attributes":{"a":"b"},"for":"soon"}"#, 400, "accepted: 1s to 30d"),
         ("POST", "/admin/v1/kill", r#"{"limit":"per-key","for":"1ms"}"#, 400, "out of range"),
         ("POST", "/admin/v1/kill", r#"{"limit":"per-key","percent":5}"#, 400, "only the path percent"),
         ("POST", "/admin/v1/kill", r#"{"limt":"per-key"}"#, 400, "unknown field"),
-        ("POST", "/admin/v1/percent", r#"{"limit":"per-key"}"#, 400, "accepted are 0 to 100"),
-        ("POST", "/admin/v1/percent", r#"{"limit":"per-key","percent":101}"#, 400, "accepted are 0 to 100"),
+        ("POST", "/admin/v1/percent", r#"{"limit":"per-key"}"#, 400, "accepted: 0 to 100"),
+        ("POST", "/admin/v1/percent", r#"{"limit":"per-key","percent":101}"#, 400, "accepted: 0 to 100"),
         ("POST", "/admin/v1/block", r#"{"attributes":{},"for":"1m"}"#, 409, "would deny everybody"),
         ("POST", "/admin/v1/block", r#"{"attributes":{"a":"b"}}"#, 400, "for: missing"),
         ("POST", "/admin/v1/block", r#"{"attributes":{"a":"b","a":"c"},"for":"1m"}"#, 400, "given twice"),
@@ -189,12 +183,12 @@ fn wrong_questions() {
             "no limit \"x\"",
         ),
         ("POST", "/admin/v1/explain", "{", 400, "not valid JSON"),
-        ("GET", "/admin/v1/top?limit=0", "", 400, "accepted are 1 to 1000"),
+        ("GET", "/admin/v1/top?limit=0", "", 400, "accepted: 1 to 1000"),
         ("GET", "/admin/v1/tail?x=1", "", 400, "the query accepts"),
         ("GET", "/admin/v1/kill", "", 405, "accepts POST"),
         ("GET", "/admin/v1/nothing", "", 404, "under /admin/v1/ are"),
         ("POST", "/admin/v1/policy/diff", "limits: [{name: a, rate: s/5}]", 422, "upside down"),
-        ("POST", "/admin/v1/policy/diff?for=1h", POLICY, 400, "accepted are 1s to 10m"),
+        ("POST", "/admin/v1/policy/diff?for=1h", POLICY, 400, "accepted: 1s to 10m"),
     ];
     for (method, path, body, status, expected) in cases {
         let detail = ask(&server, TOKEN, method, path, body).problem(status);
@@ -251,7 +245,7 @@ fn refused_tokens() {
     let wrong = scratch.file("wrong", "root a 0123456789abcdef\n");
     let empty = scratch.file("empty", "# nothing\n");
     let cases: [(&[&str], i32, &str); 5] = [
-        (&["serve", "--admin-token", "short"], 2, "accepted are 16 to 256"),
+        (&["serve", "--admin-token", "short"], 2, "accepted: 16 to 256"),
         (&["serve", "--http", "127.0.0.1:0", "--admin-tokens", &twice], 1, ":2: the name \"a\""),
         (
             &["serve", "--http", "127.0.0.1:0", "--admin-tokens", &wrong],
@@ -295,4 +289,24 @@ fn examples_of_the_description_are_understood() {
         }
     }
     assert!(sent >= 15, "only {sent} examples");
+}
+
+/// Every path of the admin interface is described, also those of one comparison.
+#[test]
+fn every_admin_path_is_described() {
+    let server = server(POLICY);
+    let document = ask(&server, TOKEN, "GET", "/v1/openapi.json", "").json();
+    let reported = ask(&server, TOKEN, "GET", "/admin/v1/nothing", "").problem(404);
+    let (_, names) = reported.split_once("under /admin/v1/ are ").unwrap();
+    let names: Vec<&str> = names.split([',', ' ']).filter(|name| !["", "and"].contains(name)).collect();
+    assert!(names.contains(&"limits") && names.contains(&"fleet"), "{names:?}");
+    for name in names {
+        assert!(document["paths"][format!("/admin/v1/{name}")].is_object(), "{name} is not described");
+    }
+    let comparison = &document["paths"]["/admin/v1/policy/diff/{id}"];
+    for (method, status) in [("GET", 404), ("DELETE", 404), ("POST", 405)] {
+        let path = format!("/admin/v1/policy/diff/{}", "0".repeat(32));
+        assert_eq!(ask(&server, TOKEN, method, &path, "").status, status);
+        assert_eq!(comparison[method.to_lowercase()].is_object(), status == 404, "{method}");
+    }
 }

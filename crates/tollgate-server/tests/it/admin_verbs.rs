@@ -514,7 +514,7 @@ fn a_candidate_is_compared_with_the_last_hour() {
     ] {
         assert!(text.contains(expected), "{expected:?} is not in {text}");
     }
-    for (query, expected) in [("last=2h", "accepted are 1s to 1h"), ("last=1h&for=1s", "give one of them")] {
+    for (query, expected) in [("last=2h", "accepted: 1s to 1h"), ("last=1h&for=1s", "give one of them")] {
         let problem =
             ask(&server, TOKEN, "POST", &format!("/admin/v1/policy/diff?{query}"), POLICY).problem(400);
         assert!(problem.contains(expected), "{problem}");

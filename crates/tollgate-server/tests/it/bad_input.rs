@@ -29,7 +29,7 @@ fn wrong_bodies_are_refused_and_change_nothing() {
         (br#"{"attributes":{"api_key":"k","api_key":"k"}}"#, "attributes.\"api_key\": given twice"),
         (
             br#"{"attributes":{"api_key":"k"},"cost":1.5}"#,
-            "cost: 1.5 is not accepted; accepted is a whole number from 0",
+            "cost: 1.5 is not accepted; accepted: a whole number from 0",
         ),
         (br#"{"attributes":{"api_key":"k"},"cost":-1}"#, "cost: -1"),
         (br#"{"attributes":{"api_key":"k"},"cost":9007199254740992}"#, "from 0 to 9007199254740991"),
@@ -39,7 +39,7 @@ fn wrong_bodies_are_refused_and_change_nothing() {
         (br#"{"attributes":{"api_key":"k"},"cost":"1"}"#, "cost: text is not accepted"),
         (
             br#"{"attributes":{"api_key":true}}"#,
-            "attributes.\"api_key\": true is not accepted; accepted are text",
+            "attributes.\"api_key\": true is not accepted; accepted: text",
         ),
         (br#"{"attributes":{"api_key":1.5}}"#, "attributes.\"api_key\": 1.5 is not accepted"),
         (b"{\"attributes\":{\"api_key\":\"\xc3\x28\"}}", "not UTF-8 at byte 26"),

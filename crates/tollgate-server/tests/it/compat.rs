@@ -442,7 +442,7 @@ fn operating_foreign_rules() {
     for (verb, body) in refused {
         let detail = post(&format!("/admin/v1/{verb}"), body).problem(409);
         assert!(
-            detail.contains("the active policy is Limitador limits; accepted are block"),
+            detail.contains("the active policy is Limitador limits; accepted: block"),
             "{verb}: {detail}"
         );
     }

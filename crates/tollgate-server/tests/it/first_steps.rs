@@ -4,12 +4,14 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tollgate_testkit::Scratch;
 
+use crate::pki::TestCa;
 use crate::program::{executable, run, stderr, stdout, tollgate};
 
 const KINDS: [&str; 4] = ["api", "login", "llm", "gateway"];
@@ -175,7 +177,10 @@ fn prepared(folder: &Scratch) {
     fs::write(folder.path("ratelimit.yaml"), envoy).unwrap();
     let limitador = "[{namespace: test, max_value: 10, seconds: 60, conditions: [], variables: []}]\n";
     fs::write(folder.path("limitador.yaml"), limitador).unwrap();
-    fs::write(folder.path("ca.pem"), "").unwrap();
+    fs::write(folder.path("ca.pem"), TestCa::new("test").pem).unwrap();
+    let password = folder.path("password");
+    fs::write(&password, "secret\n").unwrap();
+    fs::set_permissions(&password, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
 /// Every example of every help works as it is printed. Examples that start a server are seen to start one, also without
@@ -218,7 +223,13 @@ fn examples_in_the_help_work() {
             let output = shell(&within(&folder, &[]), &text).output().unwrap();
             // 1 is an answer too: files differ, a store is unreachable, there was nothing to undo.
             let is_fine = matches!(output.status.code(), Some(0 | 1));
-            assert!(is_fine || example.contains("redis"), "{command}: {example}: {}", stderr(&output));
+            assert!(is_fine, "{command}: {example}: {}", stderr(&output));
+            if example.ends_with(" --json") {
+                let documents = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
+                let documents: Result<Vec<Value>, _> = documents.collect();
+                let is_json = documents.is_ok_and(|found| !found.is_empty());
+                assert!(is_json, "{example}: {}{}", stdout(&output), stderr(&output));
+            }
         }
     }
     assert!(count > 50, "only {count} examples");
@@ -240,8 +251,32 @@ fn shell(command: &Command, text: &str) -> Command {
     shell
 }
 
-/// Every command that prints data can print it as JSON, completions exist for three shells, and every command has a
-/// manual page.
+/// The commands that have no commands below them, with their paths.
+fn leaves<'c>(command: &'c clap::Command, path: &str, found: &mut Vec<(String, &'c clap::Command)>) {
+    for below in command.get_subcommands() {
+        let path = format!("{path}{}", below.get_name());
+        match below.has_subcommands() {
+            true => leaves(below, &format!("{path} "), found),
+            false => found.push((path, below)),
+        }
+    }
+}
+
+/// Every command that prints data can print it as JSON. The others serve, write files, or print a file for another program.
+#[test]
+fn data_is_printed_as_json() {
+    let (root, mut found) = (tollgate_server::cli::Cli::arranged(), Vec::new());
+    leaves(&root, "", &mut found);
+    let has_none =
+        |command: &clap::Command| command.get_arguments().all(|one| one.get_long() != Some("json"));
+    let found = found.iter().filter(|(_, command)| has_none(command));
+    let found: BTreeSet<&str> = found.map(|(path, _)| path.as_str()).collect();
+    let files = ["config schema", "init", "man", "policy convert", "policy schema"];
+    let others = ["callers add", "callers remove", "completions", "serve"];
+    assert_eq!(found, BTreeSet::from_iter([&files[..], &others[..]].concat()));
+}
+
+/// Completions exist for three shells, and every command has a manual page.
 #[test]
 fn shells_and_manuals() {
     for (shell, expected) in
@@ -252,6 +287,12 @@ fn shells_and_manuals() {
     let folder = Scratch::new();
     let directory = folder.text("man");
     assert_eq!(run(&["man", &directory], b"").status.code(), Some(0));
+    let (root, mut found) = (tollgate_server::cli::Cli::arranged(), Vec::new());
+    leaves(&root, "", &mut found);
+    for (command, _) in found {
+        let page = format!("man/tollgate-{}.1", command.replace(' ', "-"));
+        assert!(folder.path(&page).is_file(), "{page}");
+    }
     let page = fs::read_to_string(folder.path("man/tollgate-serve.1")).unwrap();
     assert!(page.contains("TOLLGATE_HTTP") && page.contains("Examples"), "{page}");
 }

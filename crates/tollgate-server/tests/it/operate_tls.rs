@@ -149,7 +149,7 @@ fn an_untrusted_proxy_is_logged() {
     for (url, words, expected) in [
         (url.clone(), String::new(), "--ca FILE or TOLLGATE_CA"),
         (url.clone(), "--ca absent.pem".to_owned(), "absent.pem: "),
-        (url.clone(), "--ca client-key.pem".to_owned(), "accepted are certificates in PEM"),
+        (url.clone(), "--ca client-key.pem".to_owned(), "accepted: certificates in PEM"),
         (url.clone(), format!("--ca other-ca.pem {shown}"), "no authority in --ca FILE has signed"),
         (url.clone(), "--ca ca.pem".to_owned(), "show one with --cert FILE and --key FILE"),
         (url.clone(), "--ca ca.pem --cert client.pem".to_owned(), "--key FILE is missing"),

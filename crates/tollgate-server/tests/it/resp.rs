@@ -29,7 +29,7 @@ fn a_pipeline_and_its_end() {
         answer.split("*5\r\n:0\r\n:100\r\n:").skip(1).map(|rest| rest.split('\r').next().unwrap()).collect();
     let expected: Vec<String> = (0..100).rev().map(|left: u32| left.to_string()).collect();
     assert_eq!(remaining, expected);
-    let reason = "-ERR Protocol error: invalid bulk length; accepted are 0 to 8192 bytes\r\n";
+    let reason = "-ERR Protocol error: invalid bulk length; accepted: 0 to 8192 bytes\r\n";
     assert!(answer.ends_with(reason), "{answer}");
 }
 

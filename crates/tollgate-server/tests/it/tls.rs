@@ -197,8 +197,8 @@ fn refused_starts() {
     for (certificate, key, status, expected) in [
         ("cert.pem", "other-key.pem", 1, "are not a pair"),
         ("none.pem", "key.pem", 1, "none.pem"),
-        ("empty.pem", "key.pem", 1, "accepted are certificates in PEM"),
-        ("cert.pem", "cert.pem", 1, "accepted is a private key in PEM"),
+        ("empty.pem", "key.pem", 1, "accepted: certificates in PEM"),
+        ("cert.pem", "cert.pem", 1, "accepted: a private key in PEM"),
     ] {
         let output = run(
             &["serve", "--http", "127.0.0.1:0", "--tls-cert", &path(certificate), "--tls-key", &path(key)],

@@ -33,7 +33,7 @@ pub(super) fn cookie<'h>(headers: &'h HeaderMap, wanted: &str) -> Result<Option<
             let Some(given) = given else { continue };
             let Some(value) = one_value(given.trim_matches([' ', '\t'])) else {
                 return wrong(
-                    "accepted are values without spaces, commas, quotes inside, backslashes, control characters and bytes beyond ASCII",
+                    "accepted: values without spaces, commas, quotes inside, backslashes, control characters and bytes beyond ASCII",
                 );
             };
             if found.replace(value.clone()).is_some_and(|before| before != value) {

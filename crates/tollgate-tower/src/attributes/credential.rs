@@ -134,7 +134,7 @@ fn authorization<'h>(headers: &'h HeaderMap, scheme: &str) -> Result<Option<&'h 
     // Servers differ in how they read a quoted token, two tokens, or a comma.
     let is_plain = token.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b',' | b'\\'));
     if !is_plain {
-        let what = "accepted is one token after the scheme, without quotes, commas, spaces and characters beyond ASCII";
+        let what = "accepted: one token after the scheme, without quotes, commas, spaces and characters beyond ASCII";
         return Err(Unreadable(format!("authorization: {what}")));
     }
     Ok(Some(token).filter(|token| !token.is_empty()))

@@ -27,7 +27,7 @@ pub(super) fn one_spelling(location: impl FnOnce() -> String, credential: &str) 
     // JavaScript trims the byte order mark as well.
     let is_white = |c: char| c.is_whitespace() || c == '\u{feff}';
     if credential.trim_matches(is_white) != credential || credential.contains(char::is_control) {
-        let what = "accepted is a credential without control characters and white space around it";
+        let what = "accepted: a credential without control characters and white space around it";
         return Err(Unreadable(format!("{}: {what}", location())));
     }
     // Some services expect a scheme or a user name before the token.

@@ -100,7 +100,7 @@ fn inexact(rate: Rate, capacity: u64) -> QuotaError {
             rate.units(),
             rate.period().as_micros()
         ),
-        cure: "accepted are room for fewer, or a rounder rate".to_owned(),
+        cure: "accepted: room for fewer, or a rounder rate".to_owned(),
     }
 }
 

@@ -103,14 +103,14 @@ impl CapacityBound {
         match (self.units, rate.burst_units()) {
             (0, _) => QuotaError::Inexact {
                 what: format!("{per_period} units every {period} microseconds cannot be counted exactly"),
-                cure: "accepted is a rounder rate".to_owned(),
+                cure: "accepted: a rounder rate".to_owned(),
             },
             (_, Some(_)) => {
                 QuotaError::Range { field: "burst", value: units, accepted: format!("1 to {self}") }
             }
             (_, None) => QuotaError::Inexact {
                 what: format!("{units} at once, as many as a period has, is too much"),
-                cure: format!("accepted is a burst of 1 to {self}"),
+                cure: format!("accepted: a burst of 1 to {self}"),
             },
         }
     }

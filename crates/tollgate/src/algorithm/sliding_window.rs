@@ -378,7 +378,7 @@ fn uneven(rate: Rate, precision: u32) -> QuotaError {
         },
         None => QuotaError::Inexact {
             what: format!("{} units in {period} microseconds cannot be counted exactly", rate.units()),
-            cure: "accepted are fewer units, a rounder period, or `algorithm: fixed-window`".to_owned(),
+            cure: "accepted: fewer units, a rounder period, or `algorithm: fixed-window`".to_owned(),
         },
     }
 }
@@ -393,7 +393,7 @@ fn too_large(rate: Rate, precision: u32) -> QuotaError {
             rate.units()
         ),
         cure: format!(
-            "accepted are up to {} units,{finer} a shorter period, or `algorithm: fixed-window`",
+            "accepted: up to {} units,{finer} a shorter period, or `algorithm: fixed-window`",
             EXACT_MAX / sub
         ),
     }

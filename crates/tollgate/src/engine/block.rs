@@ -27,18 +27,19 @@ pub const BLOCK_ATTRIBUTES_MAX: usize = 8;
 
 /// Why a block was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum BlockError {
     /// No attribute, which would deny every request.
     #[error(
-        "a block names no attribute and would deny everybody; accepted are 1 to {BLOCK_ATTRIBUTES_MAX} attributes, such as api_key=k1"
+        "a block names no attribute and would deny everybody; accepted: 1 to {BLOCK_ATTRIBUTES_MAX} attributes, such as api_key=k1"
     )]
     Everybody,
     /// More attributes than [`BLOCK_ATTRIBUTES_MAX`].
-    #[error("a block of {0} attributes; accepted are 1 to {BLOCK_ATTRIBUTES_MAX}")]
+    #[error("a block of {0} attributes; accepted: 1 to {BLOCK_ATTRIBUTES_MAX}")]
     TooManyAttributes(usize),
     /// The value of an address attribute that is not an address.
     #[error(
-        "{name}={value} is not an address; accepted are addresses and networks, such as 10.0.0.1 or 10.0.0.0/8"
+        "{name}={value} is not an address; accepted: addresses and networks, such as 10.0.0.1 or 10.0.0.0/8"
     )]
     NoAddress {
         /// The attribute.

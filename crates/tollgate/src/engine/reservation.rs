@@ -50,6 +50,7 @@ pub struct Reservation {
 
 /// Why a reservation could not be settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CommitError {
     /// It expired, and stays charged at its estimate.
     #[error("the reservation has expired and stays charged at its estimate; reserve for longer")]

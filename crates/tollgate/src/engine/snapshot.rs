@@ -60,6 +60,7 @@ pub struct SnapshotReport {
 
 /// Why a snapshot could not be taken.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SnapshotError {
     /// It could not be written.
     #[error("the snapshot could not be written: {}", plain_cause(.0))]
@@ -93,6 +94,7 @@ pub struct RestoreReport {
 
 /// Why a snapshot could not be read. Nothing of it is then active.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RestoreError {
     /// It could not be read.
     #[error("the snapshot could not be read: {}", plain_cause(.0))]

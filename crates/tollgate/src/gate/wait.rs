@@ -21,6 +21,7 @@ const OVERFLOW_RETRY: Ticks = Ticks::from_secs(1);
 
 /// Why a wait failed. Nothing was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum NotReady {
     /// It cannot be served within the deadline.
     #[error("the wait takes at least {}, longer than the deadline allows", format_ticks(.wait))]

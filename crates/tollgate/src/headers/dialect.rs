@@ -6,6 +6,7 @@ use super::policy::{UnknownName, named};
 
 /// One family of quota headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Dialect {
     /// `RateLimit` and `RateLimit-Policy` as in drafts 08 to 11 of the IETF.
     Ietf11,
@@ -120,7 +121,7 @@ impl Dialect {
 
 /// Two dialects that cannot be spoken at once.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("dialects {} and {} exclude each other; accepted is one of the two", first.name(), second.name())]
+#[error("dialects {} and {} exclude each other; accepted: one of the two", first.name(), second.name())]
 pub struct DialectConflict {
     /// One of them.
     pub first: Dialect,

@@ -185,7 +185,7 @@ impl Accepts {
 
 /// A name that is not one of a setting's names.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what}: unknown name {name:?}; accepted are {accepted}")]
+#[error("{what}: unknown name {name:?}; accepted: {accepted}")]
 pub struct UnknownName {
     /// The setting.
     pub what: &'static str,

@@ -18,6 +18,7 @@ pub enum EscapedSlashes {
 
 /// Why a path has no one spelling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PathProblem {
     /// It does not begin with a slash.
     #[error("it does not begin with /")]

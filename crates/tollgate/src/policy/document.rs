@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-use serde_saphyr::granit_parser::{self, Event, Parser, ScalarStyle, Span, StrInput, Tag};
+use serde_saphyr::granit_parser::{self, ErrorKind, Event, Parser, ScalarStyle, Span, StrInput, Tag};
 
 use crate::policy::finding::{Position, Problem, Report, quoted};
 
@@ -258,7 +258,12 @@ impl<'t> TreeReader<'t, '_> {
             Some(Err(error)) => {
                 let marker = error.marker();
                 let at = place(marker.line(), marker.col() + 1);
-                stop(at, format!("not YAML: {}", quoted(&error.info())), "YAML 1.2")
+                match error.kind() {
+                    ErrorKind::TabNotAllowed | ErrorKind::TabInBlockIndentation => {
+                        stop(at, "a tab indents this line", "spaces")
+                    }
+                    _ => stop(at, format!("not YAML: {}", quoted(&error.info())), "YAML 1.2"),
+                }
             }
             None => Ok((Event::StreamEnd, Position::default())),
         }

@@ -177,7 +177,7 @@ impl Expression {
         };
         match value {
             Some(cost) if cost <= COST_MAX => Ok(cost),
-            _ => Err(format!("it is out of range; accepted are 0 to {COST_MAX}")),
+            _ => Err(format!("it is out of range; accepted: 0 to {COST_MAX}")),
         }
     }
 

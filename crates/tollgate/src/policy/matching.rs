@@ -294,6 +294,6 @@ fn attribute_cost(name: &str, value: Value<'_>) -> Result<u64, String> {
     cost.filter(|&cost| cost <= COST_MAX).ok_or_else(|| {
         let mut room: Digits = [0; 20];
         let text = quoted(as_text(value, &mut room));
-        format!("the attribute {name} is {text}; accepted are whole numbers from 0 to {COST_MAX}")
+        format!("the attribute {name} is {text}; accepted: whole numbers from 0 to {COST_MAX}")
     })
 }

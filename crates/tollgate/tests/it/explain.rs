@@ -337,7 +337,7 @@ fn operators_name_addresses_as_limits_count_them() {
     assert!(engine.try_check(&of(&[("ip", "192.0.2.1"), ("path", "/y")]), T0).unwrap().is_allowed());
     assert!(!engine.try_check(&of(&[("ip", "192.0.2.1"), ("path", "/x")]), T0).unwrap().is_allowed());
     let refused = engine.operator().block(&of(&[("ip", "localhost")]), until, T0).unwrap_err();
-    assert!(refused.to_string().contains("accepted are addresses and networks"), "{refused}");
+    assert!(refused.to_string().contains("accepted: addresses and networks"), "{refused}");
 }
 
 /// Every address of an IPv6 network is one key.

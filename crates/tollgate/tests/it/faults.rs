@@ -37,13 +37,13 @@ fn a_cost_that_cannot_be_computed_is_a_fault() {
     let request = CheckRequest::new().with("key", "k").expect("valid");
     assert_fault(&engine, &engine.try_check(&request, NOW).unwrap(), "missing");
     for number in [-1, i64::MIN, i64::MAX, 1 << 53] {
-        assert_fault(&engine, &ask(&engine, number), "accepted are whole numbers");
+        assert_fault(&engine, &ask(&engine, number), "accepted: whole numbers");
     }
     for text in
         ["-1", "+1", "", " 5", "5 ", "1e3", "0x10", "NaN", "99999999999999999999999", "\u{663}", "a\0b"]
     {
         // An empty text is all digits, and still no number.
-        assert_fault(&engine, &ask(&engine, text), "accepted are whole numbers");
+        assert_fault(&engine, &ask(&engine, text), "accepted: whole numbers");
     }
     assert!(ask(&engine, 40).is_allowed() && ask(&engine, "60").is_allowed(), "and these are none");
     assert!(matches!(ask(&engine, 1).verdict(), Verdict::Deny { .. }));

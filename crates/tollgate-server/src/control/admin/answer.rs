@@ -210,7 +210,7 @@ impl ControlPlane {
         let Some(compat) = self.service.compat() else { return Ok(()) };
         let (verb, format) = (act.verb.name(), compat.rules.format().name());
         let detail = format!(
-            "{verb} is about limits of a Tollgate policy, and the active policy is {format}; accepted are block, unblock, \
+            "{verb} is about limits of a Tollgate policy, and the active policy is {format}; accepted: block, unblock, \
              kill, shadow and restore of all limits, limits, top, tail and audit"
         );
         Err(Problem::of_admin(AdminProblem::Conflict, detail))
@@ -419,7 +419,7 @@ impl ControlPlane {
             (Verb::Kill, None) => (LimitOverride::Off, OverrideEffect::Open),
             (Verb::Shadow, None) => (LimitOverride::Shadow, OverrideEffect::Open),
             (Verb::Percent, Some(percent)) => (LimitOverride::Percent(percent), OverrideEffect::Share),
-            (Verb::Percent, None) => return Err(Problem::invalid("percent: missing; accepted are 0 to 100")),
+            (Verb::Percent, None) => return Err(Problem::invalid("percent: missing; accepted: 0 to 100")),
             _ => return Err(Problem::invalid("percent: only the path percent takes it")),
         };
         let scope = scope(act, form)?;
@@ -431,9 +431,7 @@ impl ControlPlane {
         self.service.engine.operator().set_override(scope, ruled, act.now).map_err(|error| match error {
             OverrideError::UnknownLimit(name) => unknown_limit(&name, &self.service.engine.policy()),
             OverrideError::Percent(_) => Problem::invalid(format!("percent: {error}")),
-            OverrideError::OffInPolicy(_) | OverrideError::TooMany | OverrideError::OneKey(_) => {
-                Problem::of_admin(AdminProblem::Conflict, error.to_string())
-            }
+            _ => Problem::of_admin(AdminProblem::Conflict, error.to_string()),
         })?;
         let what = match kind {
             LimitOverride::Percent(percent) => format!("{percent} % until {}", act.shown(until).text()),

@@ -92,7 +92,7 @@ fn during(text: &str, least: Ticks, most: Ticks) -> Result<Ticks, Problem> {
         let days = if most > OPEN_MAX { ", or 7d" } else { "" };
         let (least, most) = (written(least), written(most));
         Problem::invalid(format!(
-            "for: {why}; accepted are {least} to {most}, written as 90s, 10m or 1h30m{days}"
+            "for: {why}; accepted: {least} to {most}, written as 90s, 10m or 1h30m{days}"
         ))
     };
     let given = duration(text).map_err(|_| wrong("not a duration"))?;
@@ -204,7 +204,7 @@ impl<'q> Query<'q> {
     pub(super) fn number(&self, name: &str, default: usize, most: usize) -> Result<usize, Problem> {
         let Some(text) = self.get(name) else { return Ok(default) };
         let number = text.parse().ok().filter(|number| (1..=most).contains(number));
-        number.ok_or_else(|| Problem::invalid(format!("{name}: accepted are 1 to {most}")))
+        number.ok_or_else(|| Problem::invalid(format!("{name}: accepted: 1 to {most}")))
     }
 
     /// A parameter that is `true` or `false`.
@@ -212,7 +212,7 @@ impl<'q> Query<'q> {
         match self.get(name) {
             None | Some("false") => Ok(false),
             Some("true" | "") => Ok(true),
-            Some(_) => Err(Problem::invalid(format!("{name}: accepted are true and false"))),
+            Some(_) => Err(Problem::invalid(format!("{name}: accepted: true and false"))),
         }
     }
 
@@ -223,7 +223,7 @@ impl<'q> Query<'q> {
             (Some("true" | ""), None) => Ok(ViewScope::Fleet),
             (Some("auto"), None) => Ok(ViewScope::Auto),
             (None, Some(node)) => Ok(ViewScope::Node(node.to_owned())),
-            (Some(_), None) => Err(Problem::invalid("fleet: accepted are true, false and auto")),
+            (Some(_), None) => Err(Problem::invalid("fleet: accepted: true, false and auto")),
             (Some(_), Some(_)) => Err(Problem::invalid("node and fleet: give one of them")),
         }
     }
@@ -241,7 +241,7 @@ impl<'q> Query<'q> {
             return Err(Problem::invalid("since: only denials are remembered; give denied=true with it"));
         }
         let since =
-            duration(text).map_err(|_| Problem::invalid("since: accepted is a duration, such as 10m"))?;
+            duration(text).map_err(|_| Problem::invalid("since: accepted: a duration, such as 10m"))?;
         Ok(TailChoice { filter, since: Some(since) })
     }
 
@@ -249,7 +249,7 @@ impl<'q> Query<'q> {
     pub(super) fn last(&self) -> Result<Option<Ticks>, Problem> {
         let Some(text) = self.get("last") else { return Ok(None) };
         let given = duration(text).ok().filter(|given| (SHORTEST..=LAST_MAX).contains(given));
-        given.map(Some).ok_or_else(|| Problem::invalid("last: accepted are 1s to 1h, written as 90s or 10m"))
+        given.map(Some).ok_or_else(|| Problem::invalid("last: accepted: 1s to 1h, written as 90s or 10m"))
     }
 
     /// How long to compare, if at all.

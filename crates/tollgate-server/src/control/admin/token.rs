@@ -75,7 +75,7 @@ impl FromStr for GivenToken {
         }
         let (least, most) = TOKEN_CHARS;
         Err(format!(
-            "not a token; accepted are {least} to {most} visible characters, such as `openssl rand -hex 32` makes"
+            "not a token; accepted: {least} to {most} visible characters, such as `openssl rand -hex 32` makes"
         ))
     }
 }
@@ -249,10 +249,7 @@ fn listed(path: &Path) -> Result<Vec<AcceptedToken>, String> {
         }
     }
     if known.is_empty() {
-        return Err(format!(
-            "{}: no token; accepted are lines such as: operator alice TOKEN",
-            path.display()
-        ));
+        return Err(format!("{}: no token; accepted: lines such as: operator alice TOKEN", path.display()));
     }
     Ok(known)
 }
@@ -263,7 +260,7 @@ fn one(line: &str) -> Result<AcceptedToken, String> {
     let (Some(role), Some(name), Some(token), None) =
         (words.next(), words.next(), words.next(), words.next())
     else {
-        return Err("accepted are a role, a name and a token, such as: operator alice TOKEN".to_owned());
+        return Err("accepted: a role, a name and a token, such as: operator alice TOKEN".to_owned());
     };
     let role = role.parse()?;
     if name.chars().count() > NAME_CHARS_MAX || name.chars().any(char::is_control) {

@@ -77,23 +77,20 @@ async fn unclear_questions() {
         ),
         (
             "TG.CHECK api_key k1 COST -1",
-            "COST \"-1\" is not a whole number; accepted are 0 (only look) to 9007199254740991",
+            "COST \"-1\" is not a whole number; accepted: 0 (only look) to 9007199254740991",
         ),
         (
             "TG.CHECK COST 9007199254740992",
-            "cost: 9007199254740992 is out of range; accepted are 0 (only look) to 9007199254740991",
+            "cost: 9007199254740992 is out of range; accepted: 0 (only look) to 9007199254740991",
         ),
         ("TG.CHECK a 1 a 2", "attributes.a: given twice; give each attribute once"),
-        ("TG.CHECK  1", "attributes: a name of 0 bytes; accepted are 1 to 64"),
+        ("TG.CHECK  1", "attributes: a name of 0 bytes; accepted: 1 to 64"),
     ] {
         client.expect(command(question), format!("-ERR TG.CHECK: {reason}\r\n")).await;
     }
     let not_text = b"*3\r\n$8\r\nTG.CHECK\r\n$1\r\na\r\n$1\r\n\xff\r\n";
     client
-        .expect(
-            not_text,
-            "-ERR TG.CHECK: \"\u{fffd}\" is not UTF-8; accepted are names and values in UTF-8\r\n",
-        )
+        .expect(not_text, "-ERR TG.CHECK: \"\u{fffd}\" is not UTF-8; accepted: names and values in UTF-8\r\n")
         .await;
     // An attribute may be named cost, if it is not the last.
     client
@@ -155,7 +152,7 @@ async fn permits() {
     let late = permit(&mut client).await;
     server.advance(30_000);
     client.expect(command(&format!("TG.RELEASE {late}")), ":0\r\n").await;
-    let wrong = "-ERR TG.RELEASE: not a permit; accepted is what TG.CHECK gave, 32 hexadecimal digits\r\n";
+    let wrong = "-ERR TG.RELEASE: not a permit; accepted: what TG.CHECK gave, 32 hexadecimal digits\r\n";
     client.expect(command("TG.RELEASE 5"), wrong).await;
     client.expect(command("TG.RELEASE"), "-ERR wrong number of arguments for 'tg.release' command\r\n").await;
 }

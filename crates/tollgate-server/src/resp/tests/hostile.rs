@@ -67,15 +67,15 @@ async fn a_long_pipeline() {
 async fn hostile_frames() {
     let long_line = vec![b'a'; 9_000];
     let cases: [(&[u8], &str); 9] = [
-        (b"*100000\r\n", "invalid multibulk length; accepted are at most 132 arguments"),
+        (b"*100000\r\n", "invalid multibulk length; accepted: at most 132 arguments"),
         (b"*99999999999999999999999\r\n", "too big mbulk count string"),
-        (b"*1\r\n$9999999999\r\n", "invalid bulk length; accepted are 0 to 8192 bytes"),
+        (b"*1\r\n$9999999999\r\n", "invalid bulk length; accepted: 0 to 8192 bytes"),
         (b"*1\r\n*1\r\n*1\r\n", "expected '$', got '*'"),
         (b"*1\r\n\x00", "expected '$', got '\\x00'"),
         (b"*1\r\n$4\r\nPING__", "expected CRLF after a bulk string"),
         (b"ECHO \"\r\n", "unbalanced quotes in request"),
         (b"POST / HTTP/1.1\r\nHost: x\r\n\r\n", "this port speaks RESP, and the request is HTTP"),
-        (&long_line, "too big inline request; accepted are at most 8192 bytes"),
+        (&long_line, "too big inline request; accepted: at most 8192 bytes"),
     ];
     for (bytes, reason) in cases {
         let mut client = Server::new().connect();

@@ -111,8 +111,8 @@ async fn as_throttlecrab() {
     for (wrong, reason) in [
         ("THROTTLE k 2 10", "wrong number of arguments for 'throttle' command"),
         ("THROTTLE k 2 10 6 1 1", "wrong number of arguments for 'throttle' command"),
-        ("THROTTLE k x 10 6", "invalid max_burst: accepted are whole numbers"),
-        ("THROTTLE k 2 10 6 -1", "invalid quantity: accepted are 0 (only look) and more"),
+        ("THROTTLE k x 10 6", "invalid max_burst: accepted: whole numbers"),
+        ("THROTTLE k 2 10 6 -1", "invalid quantity: accepted: 0 (only look) and more"),
         ("THROTTLE k 0 10 6", "invalid limit: max_burst, count_per_period and period must be 1 or more"),
         ("THROTTLE k 1 9223372036854775807 1", "invalid limit: more than one unit in a nanosecond"),
     ] {

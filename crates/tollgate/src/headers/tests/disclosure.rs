@@ -160,5 +160,5 @@ fn levels_are_known_by_name() {
     assert_eq!("near-exhaustion".parse(), Ok(Disclosure::NearExhaustion));
     assert!("sometimes".parse::<Disclosure>().is_err());
     let unknown = "some".parse::<Exposure>().unwrap_err().to_string();
-    assert_eq!(unknown, r#"exposure: unknown name "some"; accepted are none, retry-after, full"#);
+    assert_eq!(unknown, r#"exposure: unknown name "some"; accepted: none, retry-after, full"#);
 }

@@ -182,7 +182,7 @@ fn dialects_are_known_by_name() {
     }
     assert_eq!("aws".parse(), Ok(Dialect::Silent));
     let unknown = "ietf-12".parse::<Dialect>().unwrap_err();
-    assert!(unknown.to_string().contains("accepted are ietf-11, ietf-next"), "{unknown}");
+    assert!(unknown.to_string().contains("accepted: ietf-11, ietf-next"), "{unknown}");
 }
 
 /// Two dialects that give one header two meanings are rejected when they are configured, not mixed in an answer.

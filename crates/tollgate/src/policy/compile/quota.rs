@@ -16,7 +16,7 @@ use crate::policy::finding::{Problem, Report, nearest, quoted};
 use crate::policy::limit::{ANY, DefaultQuota, QuotaIndex, Quotas, TIER_BY_MAX, tier_name};
 use crate::policy::text::TextMap;
 use crate::quota::Quota;
-use crate::rate::{EXACT_MAX, QuotaError};
+use crate::rate::{EXACT_MAX, QuotaError, ZONES};
 use crate::rate_text::{self, RATES, TimeUnit, WrittenRate};
 use crate::time::Ticks;
 
@@ -558,6 +558,8 @@ impl AmountReader<'_> {
             QuotaError::Range { value, accepted, .. } => {
                 Problem::new(format!("a {named} of {value} is out of range"), accepted.clone())
             }
+            // Its own words name the field again.
+            QuotaError::Zone { zone } => Problem::new(format!("{} is unknown", quoted(zone)), ZONES),
             _ => Problem::new(error.to_string(), ""),
         };
         report.error(at, if elsewhere { named } else { field }, problem);

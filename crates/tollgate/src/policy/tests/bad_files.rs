@@ -124,7 +124,7 @@ const ERRORS: &[Case] = &[
     one!("    rate: 1.5/s\n", "rate: 1.5 is not a whole number"),
     one!("    rate: 0/s\n", "rate: a rate of 0 admits no request"),
     one!("    rate: 11M/s\n", "rate: faster than 10,000,000 a second"),
-    one!("    rate: 1/2years\n", "accepted are 1 microsecond to 366 days"),
+    one!("    rate: 1/2years\n", "accepted: 1 microsecond to 366 days"),
     one!("    rate: 1/ns\n", "finer than the clock"),
     one!("    rate:\n", "3:9: limits[0] \"a\".rate: has no value"),
     one!("    rate: [1/s]\n", "3:11: limits[0] \"a\".rate: is a list"),
@@ -149,7 +149,7 @@ const ERRORS: &[Case] = &[
     ),
     one!(
         "    rate: 9_999_991/s\n    algorithm: leaky-bucket\n",
-        "3:11: limits[0] \"a\".rate: 9999991 units every 1000000 microseconds cannot be counted exactly; accepted is a rounder rate"
+        "3:11: limits[0] \"a\".rate: 9999991 units every 1000000 microseconds cannot be counted exactly; accepted: a rounder rate"
     ),
     one!(
         "    rate: 1/7us\n    algorithm: sliding-window\n",

@@ -246,8 +246,8 @@ fn costs_are_computed() {
 fn costs_that_cannot_be_computed_are_faults() {
     let too_much = i64::try_from(COST_MAX).unwrap() + 1;
     for (file, value, wanted) in [
-        ("cost: tokens", Value::Number(-1), "tokens is -1; accepted are whole numbers"),
-        ("cost: tokens", Value::Number(too_much), "accepted are whole numbers from 0"),
+        ("cost: tokens", Value::Number(-1), "tokens is -1; accepted: whole numbers"),
+        ("cost: tokens", Value::Number(too_much), "accepted: whole numbers from 0"),
         ("cost: tokens", text("many"), "tokens is many"),
         ("cost: tokens", text("1.5"), "tokens is 1.5"),
         ("cost: tokens", text(""), "the attribute tokens is ;"),

@@ -279,12 +279,14 @@ impl Bucket {
         self.learned.close(number, now);
         if is_news {
             self.refusals_in_row += 1;
+            self.failures_in_row = 0; // A server that refuses calls works.
             let is_blind = signals.windows.is_empty();
             if is_blind && throttle.kind == ThrottleKind::Rate && throttle.scope != ThrottleScope::Shared {
                 self.pace.slow_down(now);
             }
         }
-        let wait = throttle.retry_after.unwrap_or_else(|| self.backoff(throttle.kind, signals));
+        let announced = throttle.retry_after.filter(|wait| !wait.is_zero());
+        let wait = announced.unwrap_or_else(|| self.backoff(throttle.kind, signals));
         let jitter = random.up_to(Ticks::from_micros(wait.as_micros() / 10) + JITTER);
         let cause = FreezeCause::Throttled(throttle.kind);
         self.freeze(Freeze { until: now + wait + jitter, cause }, now)
@@ -293,7 +295,7 @@ impl Bucket {
     /// How long to wait if the server does not say.
     fn backoff(&self, kind: ThrottleKind, signals: &Signals) -> Ticks {
         let reset = signals.windows.iter().filter(|window| window.remaining == Some(0));
-        if let Some(wait) = reset.filter_map(|window| window.resets_in).max() {
+        if let Some(wait) = reset.filter_map(|window| window.resets_in).max().filter(|wait| !wait.is_zero()) {
             return wait;
         }
         if kind.is_long() {
@@ -304,10 +306,14 @@ impl Bucket {
     }
 
     /// The call failed: no response, or one that says that the server is broken. Returns a freeze if it is one failure
-    /// too many.
+    /// too many. One is enough for the probe of a failing server. The probe after a refusal says nothing about the
+    /// refusal if it fails: the next call is the probe.
     pub(crate) fn fail(&mut self, number: u64, random: &mut Random, now: Timestamp) -> Option<Freeze> {
         let is_news = number > self.frozen_at_call;
-        let was_probe = matches!(self.flow, Flow::Probing { probe, .. } if probe == number);
+        let was_probe = matches!(
+            self.flow,
+            Flow::Probing { probe, cause: FreezeCause::Failing(_) } if probe == number
+        );
         self.abandon(number, now);
         if !is_news {
             return None;

@@ -56,6 +56,7 @@ pub struct Call {
     priority: Priority,
     max_wait: Option<Ticks>,
     deadline: Option<Timestamp>,
+    is_repeatable: bool,
 }
 
 impl Default for Call {
@@ -75,7 +76,14 @@ impl Call {
 
     /// A call of cost 1 without a host. A layer takes the host from the request.
     pub const fn new() -> Self {
-        Self { attributes: Vec::new(), cost: 1, priority: Priority::Normal, max_wait: None, deadline: None }
+        Self {
+            attributes: Vec::new(),
+            cost: 1,
+            priority: Priority::Normal,
+            max_wait: None,
+            deadline: None,
+            is_repeatable: false,
+        }
     }
 
     /// A call to a host, of cost 1. A host that is longer than an attribute may be is cut.
@@ -129,6 +137,13 @@ impl Call {
         self
     }
 
+    /// The server may execute it twice, so that it is attempted again after a failure. A layer knows this of idempotent
+    /// methods and of requests with an `Idempotency-Key`; those of gRPC are all `POST`.
+    pub const fn repeatable(mut self) -> Self {
+        self.is_repeatable = true;
+        self
+    }
+
     /// The text of an attribute.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<&str> {
@@ -148,6 +163,10 @@ impl Call {
 
     pub(crate) const fn wait_max(&self) -> Option<Ticks> {
         self.max_wait
+    }
+
+    pub(crate) const fn may_repeat(&self) -> bool {
+        self.is_repeatable
     }
 
     pub(crate) const fn deadline_at(&self) -> Option<Timestamp> {

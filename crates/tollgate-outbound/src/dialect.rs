@@ -52,6 +52,13 @@ pub struct ResponseView<'a> {
     pub received: Timestamp,
 }
 
+impl ResponseView<'_> {
+    /// The status of the call. `UNAVAILABLE` of gRPC is a 503, whatever the status of HTTP.
+    pub(crate) fn outcome(&self) -> StatusCode {
+        if grpc::is_unavailable(&Fields::of(self)) { StatusCode::SERVICE_UNAVAILABLE } else { self.status }
+    }
+}
+
 /// Reads what a response says.
 #[must_use]
 pub fn read(response: &ResponseView<'_>) -> Signals {

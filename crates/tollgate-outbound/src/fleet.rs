@@ -21,6 +21,8 @@ use crate::state::Shared;
 const EXCHANGE_EVERY: Duration = Duration::from_millis(250);
 /// How often leases are renewed and returned.
 const MAINTAIN_EVERY: Duration = Duration::from_millis(5);
+/// The ends of one freeze differ by less in different processes.
+const CLOCK_ERROR_MAX: Ticks = Ticks::from_secs(1);
 /// Maximum number of counters with a lease in this process.
 const LEASED_KEYS_MAX: usize = 100_000;
 
@@ -131,7 +133,47 @@ fn apply_news<S: Store + Send + Sync + 'static>(shared: &Shared<S>, known: &mut 
         if until.since(now) > Ticks::ZERO
             && let Some(read) = SharedFreeze::read(&item.text, until)
         {
-            shared.queues().freeze(&read.key, &read.host, read.freeze, now);
+            let kept = shared.queues().freeze(&read.key, &read.host, read.freeze, now);
+            // In the store it replaced a longer one.
+            if kept.until.since(read.freeze.until) > CLOCK_ERROR_MAX {
+                shared.outbox.publish(&read.key, &read.host, kept);
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bucket::{Freeze, FreezeCause};
+    use crate::call::Call;
+    use crate::dialect::ResponseView;
+    use crate::queues::BucketKey;
+    use crate::signal::ThrottleKind;
+
+    /// A process is refused for a second and writes that over the hour in the store. A process that knows of the hour
+    /// writes it again; one that reads its own freeze back does not.
+    #[tokio::test]
+    async fn a_longer_freeze_is_shared_again() {
+        let outbound = Outbound::of_policy("limits: []".parse().unwrap());
+        let shared = &outbound.shared;
+        let guard = outbound.acquire(&Call::to("api.example.com")).await.unwrap();
+        let headers = [(http::header::RETRY_AFTER, "3600".parse().unwrap())].into_iter().collect();
+        let (status, received) = (http::StatusCode::TOO_MANY_REQUESTS, shared.engine.now());
+        guard.settle(&ResponseView { status, headers: &headers, body: None, received }, None).await;
+        let known = shared.outbox.take();
+        assert_eq!(known.len(), 1);
+
+        let news = |until: Timestamp| {
+            let freeze = Freeze { until, cause: FreezeCause::Throttled(ThrottleKind::Rate) };
+            let key = BucketKey::Origin("api.example.com".into());
+            let read = SharedFreeze { key, host: "api.example.com".to_owned(), freeze };
+            let items = item_of(&read, &SyncState::default()).into_iter().collect();
+            FleetNews { now: shared.engine.now().unix_micros(), items: Some(items), ..FleetNews::default() }
+        };
+        apply_news(shared, &mut SyncState::default(), news(received + Ticks::from_secs(10)));
+        assert_eq!(shared.outbox.take(), known);
+        apply_news(shared, &mut SyncState::default(), news(known[0].freeze.until));
+        assert_eq!(shared.outbox.take(), []);
     }
 }

@@ -22,8 +22,10 @@ const GROWTH_WITHIN: Ticks = Ticks::from_secs(1);
 /// How a call ended that has no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
-    /// Nothing was sent, so the server has not counted it: no connection, or the caller changed its mind.
+    /// Nothing was sent, or the server says that it has not looked at it. It is refunded, and the server is not blamed.
     NotSent,
+    /// Nothing was sent because there was no connection. It is refunded, and counts as a failure of the server.
+    Unreachable,
     /// It was sent, perhaps in part, and no response came: the server may have counted it.
     Unanswered,
 }
@@ -87,7 +89,7 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
         let signals = dialect::read(response);
         if !self.is_observed {
             self.is_observed = true;
-            self.take_signals(response.status, &signals).await;
+            self.take_signals(response.outcome(), &signals).await;
         }
         signals
     }
@@ -173,13 +175,14 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
         if !self.is_observed {
             self.is_observed = true;
             self.shared.totals.failed.fetch_add(1, Ordering::Relaxed);
-            let frozen = self.shared.queues().fail(&self.server, self.number, now);
-            if let Some((key, freeze)) = frozen {
+            if failure == Failure::NotSent {
+                self.shared.queues().unsend(&self.server, self.number, now);
+            } else if let Some((key, freeze)) = self.shared.queues().fail(&self.server, self.number, now) {
                 self.shared.outbox.publish(&key, &self.identity.host, freeze);
             }
         }
         if let Some(reservation) = reservation {
-            let how = if failure == Failure::NotSent { End::NotSent } else { End::Finished(None) };
+            let how = if failure == Failure::Unanswered { End::Finished(None) } else { End::NotSent };
             end(Arc::clone(&self.shared), reservation, how).await;
         }
         self.wake_own();

@@ -99,8 +99,8 @@ impl<S, C> OutboundLayerBuilder<S, C> {
         self
     }
 
-    /// Recognises errors that prove that nothing was sent. By default those are refused connections and unreachable
-    /// addresses.
+    /// Recognises further errors that prove that the server did not execute the call. The layer knows those of hyper,
+    /// reqwest and h2: no address, no connection, `REFUSED_STREAM`, and a graceful `GOAWAY`.
     pub fn unsent<F>(mut self, unsent: F) -> Self
     where
         F: Fn(&BoxError) -> bool + Send + Sync + 'static,

@@ -38,12 +38,12 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// The cost in a window of the server: that of the limit which follows it, or else the largest.
+    /// The cost in a window of the server: the largest of the limits which follow it, or else of all.
     fn in_window(&self, name: &str, unit: WindowUnit) -> u64 {
         if unit != WindowUnit::Cost {
             return 1;
         }
-        let own = self.by_limit.iter().find(|(limit, _)| follows(limit, name)).map(|(_, cost)| *cost);
+        let own = self.by_limit.iter().filter(|(limit, _)| follows(limit, name)).map(|(_, cost)| *cost).max();
         own.unwrap_or_else(|| self.by_limit.iter().map(|(_, cost)| *cost).fold(self.stated, u64::max))
     }
 }
@@ -216,16 +216,18 @@ impl Learned {
         reset: Timestamp,
         now: Timestamp,
     ) -> Departure {
-        let Some(limit) = window.limit else { return Departure::Now };
         let period = window.period.filter(|period| *period > Ticks::ZERO);
         let start = period.map_or(reset, |period| {
             let periods = now.since(reset).as_micros() / period.as_micros();
             reset + Ticks::from_micros(periods.saturating_mul(period.as_micros()))
         });
         let is_probe_out = self.sent.values().any(|call| call.is_open && call.at >= start);
-        if is_probe_out && period.is_none_or(|period| period >= PROBED_PERIOD_MIN) {
+        let is_probed = window.limit.is_none() || period.is_none_or(|period| period >= PROBED_PERIOD_MIN);
+        if is_probe_out && is_probed {
             return Departure::AfterResponse;
         }
+        // Without a limit the probe finds out.
+        let Some(limit) = window.limit else { return Departure::Now };
         let counts = |call: &&SentCall| call.is_open || call.at >= start;
         let costs = self.sent.values().filter(counts).map(|call| call.costs.in_window(name, window.unit));
         let spent = costs.fold(0, u64::saturating_add);
@@ -307,17 +309,18 @@ impl Learned {
     /// calls that were under way together may have been answered in any order: then the smaller number counts, so that a
     /// late response never undoes a newer one.
     pub(crate) fn accept(&mut self, number: u64, windows: &[Window], now: Timestamp) {
-        self.windows.retain(|name, known| {
-            if known.as_of < number && windows.iter().all(|window| window.name != *name) {
-                known.absences += 1;
-            }
-            known.absences < ABSENCES_MAX
-        });
         // A bucket that the server names for the first time does not know the call.
         self.newest = self.newest.max(number);
         let sent_at = self.sent.get_mut(&number).map_or(now, |call| {
             call.is_stated = windows.iter().any(|window| window.remaining.is_some());
             call.at
+        });
+        self.windows.retain(|name, known| {
+            let is_absent = known.as_of < number && windows.iter().all(|window| window.name != *name);
+            known.absences += u32::from(is_absent);
+            // Of a window without a limit nothing is known after its reset.
+            let is_over = known.limit.is_none() && known.resets_at.is_some_and(|at| at <= sent_at);
+            known.absences < ABSENCES_MAX && !(is_absent && is_over)
         });
         for window in windows {
             let Some(remaining) = window.remaining else { continue };
@@ -379,5 +382,22 @@ impl Learned {
             last = last.max(reset + periods);
         }
         last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Several limits may follow one window, at different costs: the largest counts. Without any, the largest of all does.
+    #[test]
+    fn a_window_costs_what_its_limits_cost() {
+        let limits = [("requests", 1), ("input-tokens", 40), ("output-tokens", 700)];
+        let by_limit = limits.map(|(name, cost)| (format!("my-{name}"), cost)).to_vec();
+        let costs = Costs { stated: 3, by_limit };
+        let cost = |window| costs.in_window(window, WindowUnit::Cost);
+        assert_eq!((cost("input-tokens"), cost("output-tokens"), cost("tokens")), (40, 700, 700));
+        assert_eq!(cost("points"), 700);
+        assert_eq!(costs.in_window("requests", WindowUnit::Requests), 1);
     }
 }

@@ -40,7 +40,6 @@
 //!
 //! | feature | adds |
 //! |---|---|
-//! | `tower` (default) | the layer, for any client of `http` requests |
 //! | `reqwest` | reqwest as such a client, and middleware for reqwest-middleware |
 //! | `redis` | limits and freezes of a fleet in Redis or Valkey |
 

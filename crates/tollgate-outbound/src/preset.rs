@@ -27,7 +27,13 @@ pub struct Preset {
     replenish: Replenish,
     freeze_min: Duration,
     buckets: Buckets,
+    identity: &'static [&'static str],
 }
+
+/// The attributes by which providers count calls apart, besides the host.
+const BY_KEY: &[&str] = &["api_key"];
+const BY_MODEL: &[&str] = &["api_key", "model"];
+const BY_ROUTE: &[&str] = &["api_key", "route"];
 
 /// Whether a provider names a bucket for each route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +45,7 @@ enum Buckets {
 impl Preset {
     /// All presets, by name.
     pub const ALL: [Preset; 8] = [
-        Self::steady("anthropic", include_str!("preset/anthropic.yaml")),
+        Self { identity: BY_MODEL, ..Self::steady("anthropic", include_str!("preset/anthropic.yaml")) },
         Self {
             buckets: Buckets::Discovered,
             replenish: Replenish::AtReset,
@@ -50,12 +56,13 @@ impl Preset {
             replenish: Replenish::AtReset,
             ..Self::steady("github", include_str!("preset/github.yaml"))
         },
-        Self::steady("openai", include_str!("preset/openai.yaml")),
+        Self { identity: BY_MODEL, ..Self::steady("openai", include_str!("preset/openai.yaml")) },
         Self::steady("shopify", include_str!("preset/shopify.yaml")),
         Self::steady("shopify-graphql", include_str!("preset/shopify-graphql.yaml")),
         Self {
             freeze_min: MINUTE,
             replenish: Replenish::AtReset,
+            identity: BY_ROUTE,
             ..Self::steady("slack", include_str!("preset/slack.yaml"))
         },
         Self { replenish: Replenish::AtReset, ..Self::steady("stripe", include_str!("preset/stripe.yaml")) },
@@ -63,7 +70,7 @@ impl Preset {
 
     const fn steady(name: &'static str, policy: &'static str) -> Self {
         let (freeze_min, buckets) = (Duration::ZERO, Buckets::Known);
-        Self { name, policy, replenish: Replenish::Steadily, freeze_min, buckets }
+        Self { name, policy, replenish: Replenish::Steadily, freeze_min, buckets, identity: BY_KEY }
     }
 
     /// The preset of this name.
@@ -91,6 +98,7 @@ impl Preset {
             replenish: self.replenish,
             freeze_min: self.freeze_min,
             discovers_buckets: self.buckets == Buckets::Discovered,
+            identity: self.identity.iter().map(|name| (*name).to_owned()).collect(),
             ..Settings::default()
         }
     }

@@ -496,15 +496,17 @@ impl Queues {
         Some(named)
     }
 
-    /// Another process froze this bucket.
+    /// Another process froze this bucket. Returns the freeze that this process keeps, which may end later.
     #[cfg(feature = "redis")]
-    pub(crate) fn freeze(&mut self, key: &BucketKey, host: &str, freeze: Freeze, now: Timestamp) {
+    pub(crate) fn freeze(&mut self, key: &BucketKey, host: &str, freeze: Freeze, now: Timestamp) -> Freeze {
         let newest = self.numbers;
         let queued = self.queued(key, host, now);
-        if queued.bucket.freeze(freeze, now) == freeze {
+        let kept = queued.bucket.freeze(freeze, now);
+        if kept == freeze {
             queued.bucket.mark_frozen(newest);
         }
         queued.wake_first();
+        kept
     }
 
     /// The freeze of these buckets that ends last.

@@ -55,8 +55,9 @@ impl RetrySettings {
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AttemptEnd<'s> {
+    /// The status of the call, which is that of the response except for gRPC.
     Response(StatusCode, &'s Signals),
-    /// Nothing was sent.
+    /// Nothing was sent, or the server says that it has not looked at it.
     NotSent,
     /// It was sent, perhaps in part, and no response came.
     Unanswered,
@@ -87,19 +88,17 @@ pub(crate) fn decide(end: AttemptEnd<'_>, is_repeatable: Repeatable) -> Retry {
         AttemptEnd::Unanswered => return if_repeatable,
         AttemptEnd::Response(status, signals) => (status, signals),
     };
+    let is_asked_for = signals.should_retry == Some(true);
     match (signals.should_retry, signals.throttle.map(|throttle| throttle.kind)) {
         (Some(false), _) | (_, Some(ThrottleKind::Day | ThrottleKind::Money)) => Retry::No,
         (_, Some(ThrottleKind::Rate | ThrottleKind::Concurrency)) => Retry::Queue,
-        // An overloaded server may have begun the work.
-        (should, Some(ThrottleKind::Overload))
-            if should == Some(true) || is_repeatable == Repeatable::Yes =>
-        {
-            Retry::Queue
-        }
+        // An overloaded server may have begun the work. It knows whether it has.
+        (_, Some(ThrottleKind::Overload)) if is_asked_for || is_repeatable == Repeatable::Yes => Retry::Queue,
         (_, Some(ThrottleKind::Overload)) => Retry::No,
-        (Some(true), None) => Retry::Pause,
-        (None, None) => match status.as_u16() {
+        (_, None) => match status.as_u16() {
             408 | 500 | 502 | 503 | 504 | 529 => if_repeatable,
+            429 if is_asked_for => Retry::Pause, // A lock of the object: nothing was executed.
+            400..=599 if is_asked_for => if_repeatable,
             _ => Retry::No,
         },
     }
@@ -172,13 +171,21 @@ mod tests {
         assert_eq!(decided(200, &plain, Yes), Retry::No);
         assert_eq!(decided(503, &plain, Yes), Retry::Pause);
         assert_eq!(decided(503, &plain, No), Retry::No);
-        assert_eq!(decided(503, &with(true), No), Retry::Pause);
+        assert_eq!(decided(503, &with(true), No), Retry::No);
+        assert_eq!(decided(409, &plain, Yes), Retry::No);
+        assert_eq!(decided(409, &with(true), Yes), Retry::Pause);
+        assert_eq!(decided(409, &with(true), No), Retry::No);
+        assert_eq!(decided(429, &with(true), No), Retry::Pause);
+        assert_eq!(decided(200, &with(true), Yes), Retry::No);
+        assert_eq!(decided(302, &with(true), Yes), Retry::No);
         assert_eq!(decided(503, &with(false), Yes), Retry::No);
         assert_eq!(decided(429, &throttled(Rate), No), Retry::Queue);
         assert_eq!(decided(429, &throttled(Day), Yes), Retry::No);
         assert_eq!(decided(429, &throttled(Money), Yes), Retry::No);
         assert_eq!(decided(503, &throttled(Overload), Yes), Retry::Queue);
         assert_eq!(decided(503, &throttled(Overload), No), Retry::No);
+        let asked_for = Signals { should_retry: Some(true), ..throttled(Overload) };
+        assert_eq!(decided(503, &asked_for, No), Retry::Queue);
         assert_eq!(decide(AttemptEnd::NotSent, No), Retry::Pause);
         assert_eq!(decide(AttemptEnd::Unanswered, No), Retry::No);
         assert_eq!(decide(AttemptEnd::Unanswered, Yes), Retry::Pause);

@@ -32,7 +32,8 @@ pub struct Settings {
     /// Whether the server names a bucket for each route, as Discord does. Then one call of an unknown route is sent, and
     /// the others wait for its answer.
     pub discovers_buckets: bool,
-    /// The attributes that tell apart what the server counts apart, besides the host; by default `api_key`.
+    /// The attributes that tell apart what the server counts apart, besides the host; by default `api_key`. Calls that
+    /// differ in one of them share no numbers, freezes or failures of the server.
     pub identity: Vec<String>,
     /// Which of the server's numbers correct the counters of the policy.
     pub learning: Learning,

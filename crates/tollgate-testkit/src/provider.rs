@@ -46,6 +46,8 @@ pub enum Counter {
 pub enum Counts {
     Calls,
     Units,
+    /// One of so many units of each call, such as the output of a model.
+    OneIn(u64),
 }
 
 /// How a provider says how much is left.
@@ -103,6 +105,8 @@ pub struct Provider {
     skew: i64,
     pub admitted: u64,
     pub admitted_units: u64,
+    /// The most calls that were in flight together.
+    pub busiest: u64,
     /// When it refused calls.
     pub refused: Vec<u64>,
 }
@@ -212,7 +216,7 @@ impl Provider {
     #[must_use]
     pub fn new(rules: Vec<Rule>, speech: Speech, skew: i64) -> Self {
         let states = HashMap::new();
-        Self { rules, states, speech, skew, admitted: 0, admitted_units: 0, refused: Vec::new() }
+        Self { rules, states, speech, skew, admitted: 0, admitted_units: 0, busiest: 0, refused: Vec::new() }
     }
 
     /// Changes how a rule counts from now on. What it counted stays.
@@ -237,7 +241,10 @@ impl Provider {
             .all(|(index, rule, units)| rule.counter.has_room(self.state(index, asked.route, now), units));
         if has_room {
             for (index, rule, units) in each() {
-                rule.counter.take(self.state(index, asked.route, now), units, now);
+                let state = self.state(index, asked.route, now);
+                rule.counter.take(state, units, now);
+                let in_flight = if rule.is_in_flight() { state.used } else { 0 };
+                self.busiest = self.busiest.max(in_flight);
             }
         }
         has_room
@@ -275,7 +282,7 @@ impl Provider {
     /// The response to an admitted call has left.
     pub fn end(&mut self, asked: Asked<'_>, now: u64) {
         for index in 0..self.rules.len() {
-            if matches!(self.rules[index].counter, Counter::InFlight { .. }) {
+            if self.rules[index].is_in_flight() {
                 let state = self.state(index, asked.route, now);
                 state.used = state.used.saturating_sub(1);
             }
@@ -368,6 +375,13 @@ impl Rule {
         self
     }
 
+    /// The same rule, which counts one of so many units.
+    #[must_use]
+    pub const fn one_in(mut self, units: u64) -> Self {
+        self.counts = Counts::OneIn(units);
+        self
+    }
+
     /// The same rule, which no response names.
     #[must_use]
     pub const fn unannounced(mut self) -> Self {
@@ -379,11 +393,16 @@ impl Rule {
         match self.counts {
             Counts::Calls => 1,
             Counts::Units => asked.units,
+            Counts::OneIn(units) => asked.units / units,
         }
     }
 
+    const fn is_in_flight(&self) -> bool {
+        matches!(self.counter, Counter::InFlight { .. })
+    }
+
     const fn is_announced(&self) -> bool {
-        matches!(self.announced, Announced::Always) && !matches!(self.counter, Counter::InFlight { .. })
+        matches!(self.announced, Announced::Always) && !self.is_in_flight()
     }
 }
 

@@ -7,6 +7,10 @@ use super::value;
 use super::{BODY_BYTES_MAX, ResponseView};
 use crate::signal::{ThrottleKind, ThrottleScope, Window, WindowUnit};
 
+/// A successful response without any of these says nothing about limits.
+const LIMIT_WORDS: [&[u8]; 5] =
+    [b"throttleStatus", b"RATE_LIMIT", b"THROTTLED", b"ratelimited", b"secondary rate limit"];
+
 /// What a body says about a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
@@ -26,9 +30,7 @@ impl Body {
         let bytes = response.body.filter(|bytes| bytes.len() <= BODY_BYTES_MAX)?;
         let matters = |needle: &[u8]| bytes.windows(needle.len()).any(|part| part == needle);
         let is_refused = response.status.is_client_error() || response.status.is_server_error();
-        if !is_refused
-            && ![&b"throttleStatus"[..], b"RATE_LIMIT", b"THROTTLED", b"ratelimited"].into_iter().any(matters)
-        {
+        if !is_refused && !LIMIT_WORDS.into_iter().any(matters) {
             return None;
         }
         match serde_json::from_slice(bytes).ok()? {
@@ -87,7 +89,9 @@ impl Body {
         if self.quota_ids().any(|id| id.contains("PerDay")) || message.contains("per day") {
             return Some(bucket(ThrottleKind::Day));
         }
-        if message.contains("secondary rate limit") || message.contains("abuse detection") {
+        let in_graphql =
+            |error: &Value| error.get("message").and_then(Value::as_str).is_some_and(is_secondary);
+        if is_secondary(message) || self.list("/errors").any(in_graphql) {
             return Some(Cause::Limit(ThrottleKind::Rate, ThrottleScope::Everything)); // GitHub
         }
         let is_rate = |code: &str| {
@@ -111,9 +115,12 @@ impl Body {
         self.json.get("global").and_then(Value::as_bool) == Some(true)
     }
 
-    /// Whether another attempt can succeed, if it says so.
+    /// Whether another attempt can succeed and does no harm, if it says so. GraphQL that has data and errors has executed
+    /// a part of the request.
     pub(super) fn is_retryable(&self) -> Option<bool> {
-        self.json.get("retryable")?.as_bool()
+        let has_data = self.json.get("data").is_some_and(|data| !data.is_null());
+        let is_partial = has_data && self.list("/errors").next().is_some();
+        self.json.get("retryable").and_then(Value::as_bool).or_else(|| is_partial.then_some(false))
     }
 
     /// When the server takes calls again: `retry_after` of Discord, `retryDelay` of Google, or the points that
@@ -148,6 +155,11 @@ impl Body {
             ..Window::named("points", WindowUnit::Cost)
         })
     }
+}
+
+/// Whether GitHub means a secondary limit.
+fn is_secondary(message: &str) -> bool {
+    message.contains("secondary rate limit") || message.contains("abuse detection")
 }
 
 /// Whether AWS means a limit with this code, whatever the status.

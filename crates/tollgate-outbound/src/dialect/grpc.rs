@@ -87,6 +87,11 @@ pub(super) fn throttle(fields: &Fields<'_>) -> Option<Throttle> {
     }
 }
 
+/// Whether the server did not execute the call, or not to its end, because it fails.
+pub(super) fn is_unavailable(fields: &Fields<'_>) -> bool {
+    fields.text("grpc-status") == Some(UNAVAILABLE)
+}
+
 /// Whether the server forbids another attempt, or asks for one.
 pub(super) fn should_retry(fields: &Fields<'_>) -> Option<bool> {
     pushback(fields).map(|wait| wait.is_some())

@@ -56,7 +56,8 @@ fn announced(fields: &Fields<'_>) -> Option<Ticks> {
     };
     let subscription = || value::reset(fields.text("anthropic-ratelimit-unified-reset")?, fields.server_now);
     let wait = precise.and_then(value::millis).or_else(plain).or_else(subscription)?;
-    Some(Ticks::from_micros(wait.as_micros().saturating_sub(fields.age().as_micros())))
+    let left = Ticks::from_micros(wait.as_micros().saturating_sub(fields.age().as_micros()));
+    (!left.is_zero()).then_some(left) // The server refuses calls now: zero does not say how long.
 }
 
 /// The kind and the scope of a refusal.

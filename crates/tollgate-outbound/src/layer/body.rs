@@ -91,6 +91,15 @@ impl<R: Body<Data = Bytes>> OutboundBody<R> {
         text
     }
 
+    /// Reads it, up to a maximum, unless it was read ahead before or a timeout ends first, and ends its call. The
+    /// connection is free if this was all of it.
+    pub(crate) async fn detach(&mut self, bytes_max: usize, timeout: impl Future<Output = ()>) {
+        if self.ahead.is_empty() {
+            self.read_ahead(bytes_max, timeout).await;
+        }
+        self.release();
+    }
+
     fn release(&mut self) {
         if let Some(hold) = self.hold.take() {
             hold.end();

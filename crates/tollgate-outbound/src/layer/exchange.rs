@@ -7,7 +7,7 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response, response};
 use http_body::Body;
 use tollgate::store::Store;
 use tollgate::{RequestError, Ticks, Timestamp};
@@ -15,17 +15,18 @@ use tollgate::{RequestError, Ticks, Timestamp};
 use super::body::{CallHold, OutboundBody, UsageReader};
 use super::copy::CopyBody;
 use super::describe;
-use super::error::{BoxError, CallError, is_connect_error};
+use super::error::{BoxError, CallError, failure_of};
 use crate::call::Call;
 use crate::dialect::ResponseView;
 use crate::guard::{Failure, Guard};
 use crate::outbound::Outbound;
+use crate::refusal::Refusal;
 use crate::retry::{self, AttemptEnd, Repeatable, Retry};
 use crate::waiting::Arrival;
 
-/// Maximum number of bytes of a refusal that are read to learn which limit it was, and how long that may take.
-const REFUSAL_BYTES_MAX: usize = 64 * 1_024;
-const REFUSAL_TIMEOUT: Ticks = Ticks::from_secs(1);
+/// Maximum number of bytes of a body that are read before its reader gets it, and how long that may take.
+const AHEAD_BYTES_MAX: usize = 64 * 1_024;
+const AHEAD_TIMEOUT: Ticks = Ticks::from_secs(1);
 
 type Describe = dyn Fn(&Parts, Call) -> Result<Call, RequestError> + Send + Sync;
 type Usage = dyn Fn(&Call, &http::response::Parts) -> Option<UsageReader> + Send + Sync;
@@ -54,6 +55,7 @@ struct Exchange<'s, S> {
     call: Call,
     arrival: Arrival,
     repeatable: Repeatable,
+    interface: Interface,
     attempts: u32,
 }
 
@@ -71,18 +73,23 @@ where
 {
     let (mut parts, mut body) = request.into_parts();
     let outbound = &state.outbound;
-    let mut call = describe::call_of(&parts, outbound.engine().now()).map_err(crate::Refusal::from)?;
+    let mut call = describe::call_of(&parts, outbound.engine().now()).map_err(Refusal::from)?;
     if let Some(describe) = &state.describe {
-        call = describe(&parts, call).map_err(crate::Refusal::from)?;
+        call = describe(&parts, call).map_err(Refusal::from)?;
     }
-    let repeatable = match retry::is_repeatable(&parts.method, &parts.headers) {
+    let repeatable = match call.may_repeat() || retry::is_repeatable(&parts.method, &parts.headers) {
         true => Repeatable::Yes,
         false => Repeatable::No,
     };
-    let arrival = outbound.arrive(&call);
-    let mut exchange = Exchange { state, call, arrival, repeatable, attempts: 0 };
+    let (arrival, interface) = (outbound.arrive(&call), Interface::of(&parts));
+    let mut exchange = Exchange { state, call, arrival, repeatable, interface, attempts: 0 };
+    let mut last = None;
     loop {
-        let guard = exchange.leave().await?;
+        let guard = match exchange.leave().await {
+            Ok(guard) => guard,
+            Err(refusal) => return without_attempt(refusal, last),
+        };
+        drop(last.take());
         let deadline = exchange.call.deadline_at();
         describe::propagate_deadline(&mut parts.headers, deadline, outbound.engine().now());
         let is_last = exchange.attempts >= outbound.settings().retry.attempts_max;
@@ -93,14 +100,14 @@ where
             Some(Ok(response)) => exchange.answered(guard, response).await,
             Some(Err(error)) => exchange.failed(guard, error).await,
             None => {
-                guard.fail(Failure::Unanswered).await;
+                // The time was up for the caller. It says nothing about the server.
+                guard.finish(None).await;
                 return Err(CallError::DeadlineExceeded);
             }
         };
         match next {
             Some(next) if exchange.may_retry(retry, &result) => {
-                // The old response lets go of its connection before the call waits.
-                drop(result);
+                last = Some(exchange.kept(result).await);
                 exchange.pause(retry).await;
                 (parts, body) = next;
             }
@@ -120,7 +127,7 @@ type AttemptResult<R> = Result<Answered<R>, CallError>;
 
 impl<S: Store + Send + Sync + 'static> Exchange<'_, S> {
     /// Waits until the next attempt may leave.
-    async fn leave(&mut self) -> Result<Guard<S>, CallError> {
+    async fn leave(&mut self) -> Result<Guard<S>, Refusal> {
         let guard = self.state.outbound.acquire_as(&self.call, self.arrival).await?;
         self.attempts += 1;
         let shared = &self.state.outbound.shared;
@@ -141,16 +148,16 @@ impl<S: Store + Send + Sync + 'static> Exchange<'_, S> {
         let (mut head, body) = response.into_parts();
         let mut body = OutboundBody::new(body);
         let received = outbound.engine().now();
-        let text = if explains_itself(head.status) {
-            let timeout = outbound.clock().sleep_until(received + REFUSAL_TIMEOUT);
-            Some(body.read_ahead(REFUSAL_BYTES_MAX, timeout).await)
+        let text = if self.interface.explains_itself(&head) {
+            let timeout = outbound.clock().sleep_until(received + AHEAD_TIMEOUT);
+            Some(body.read_ahead(AHEAD_BYTES_MAX, timeout).await)
         } else {
             None
         };
         let view =
             ResponseView { status: head.status, headers: &head.headers, body: text.as_deref(), received };
         let signals = guard.observe(&view).await;
-        let retry = retry::decide(AttemptEnd::Response(head.status, &signals), self.repeatable);
+        let retry = retry::decide(AttemptEnd::Response(view.outcome(), &signals), self.repeatable);
         let freeze = guard.freeze();
         head.extensions.insert(signals);
         if let Some(freeze) = freeze {
@@ -167,12 +174,12 @@ impl<S: Store + Send + Sync + 'static> Exchange<'_, S> {
         guard: Guard<S>,
         error: BoxError,
     ) -> (Retry, AttemptResult<R>) {
-        let is_unsent = self.state.unsent.as_ref().is_some_and(|unsent| unsent(&error));
-        let (failure, end) = if is_unsent || is_connect_error(&error) {
-            (Failure::NotSent, AttemptEnd::NotSent)
-        } else {
-            (Failure::Unanswered, AttemptEnd::Unanswered)
+        let is_unsent = || self.state.unsent.as_ref().is_some_and(|unsent| unsent(&error));
+        let failure = match failure_of(&error) {
+            Failure::Unanswered if is_unsent() => Failure::NotSent,
+            failure => failure,
         };
+        let end = if failure == Failure::Unanswered { AttemptEnd::Unanswered } else { AttemptEnd::NotSent };
         guard.fail(failure).await;
         (retry::decide(end, self.repeatable), Err(CallError::Failed(error)))
     }
@@ -193,6 +200,17 @@ impl<S: Store + Send + Sync + 'static> Exchange<'_, S> {
         }
     }
 
+    /// Keeps the end of an attempt for the case that no other leaves. Its permit is free, and its connection too unless
+    /// the body is long or slow.
+    async fn kept<R: Body<Data = Bytes> + Send>(&self, mut result: AttemptResult<R>) -> AttemptResult<R> {
+        if let Ok(answered) = &mut result {
+            let outbound = &self.state.outbound;
+            let timeout = outbound.clock().sleep_until(outbound.engine().now() + AHEAD_TIMEOUT);
+            answered.response.body_mut().detach(AHEAD_BYTES_MAX, timeout).await;
+        }
+        result
+    }
+
     async fn pause(&self, retry: Retry) {
         if retry == Retry::Pause {
             let outbound = &self.state.outbound;
@@ -203,9 +221,49 @@ impl<S: Store + Send + Sync + 'static> Exchange<'_, S> {
     }
 }
 
-/// Whether the body of a response may say which limit refused the call.
-const fn explains_itself(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 402 | 403 | 429 | 503 | 529)
+/// The end of a call whose next attempt cannot leave: that of its last attempt, except that a quota of a day or of money
+/// says more.
+fn without_attempt<R: Body<Data = Bytes>>(
+    refusal: Refusal,
+    last: Option<AttemptResult<R>>,
+) -> Result<Response<OutboundBody<R>>, CallError> {
+    match last {
+        Some(last) if !matches!(refusal, Refusal::Exhausted { .. }) => last.map(|answered| answered.response),
+        _ => Err(refusal.into()),
+    }
+}
+
+/// Where a server says that it refused a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Interface {
+    /// In the status.
+    Plain,
+    /// GraphQL, in the body of a 200.
+    GraphQl,
+}
+
+impl Interface {
+    /// GitHub's path ends with `/graphql`, Shopify's with `/graphql.json`.
+    fn of(parts: &Parts) -> Self {
+        match parts.uri.path().rsplit('/').next() {
+            Some("graphql" | "graphql.json") => Interface::GraphQl,
+            _ => Interface::Plain,
+        }
+    }
+
+    /// Whether the body of a response may say which limit refused the call, or what is left. Streams are not JSON.
+    fn explains_itself(self, head: &response::Parts) -> bool {
+        match head.status.as_u16() {
+            // AWS, and Anthropic without money, answer 400.
+            400 | 402 | 403 | 429 | 503 | 529 => true,
+            200 if self == Interface::GraphQl => {
+                let kind = head.headers.get(http::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+                kind.and_then(|kind| kind.split(';').next())
+                    .is_some_and(|kind| kind.trim_end().ends_with("json"))
+            }
+            _ => false,
+        }
+    }
 }
 
 /// The result of a future, or `None` when the deadline comes first.

@@ -118,23 +118,82 @@ async fn an_exhausted_budget_is_an_error() {
     assert!(*kind == ThrottleKind::Money && until.is_some());
 }
 
-/// Without Retry-After the pause grows with each refusal in a row.
+/// Without Retry-After the pause grows with each refusal in a row. A time of zero is no time: `Retry-After: 0`, a date
+/// that is over, and a window that is said to be full again.
 #[tokio::test]
 async fn refusals_without_a_time_back_off() {
-    let client = Client::new(OPEN, settings());
-    let mut pauses = Vec::new();
-    let mut guard = client.outbound.acquire(&call()).await.unwrap();
-    for _ in 0..4 {
-        client.answer(guard, 429, &[]).await;
-        let frozen = client.outbound.report().buckets.iter().find_map(|bucket| bucket.frozen).unwrap();
-        assert_eq!(frozen.cause, FreezeCause::Throttled(ThrottleKind::Rate));
-        pauses.push(frozen.until.since(client.time.now()).as_micros() / 1_000_000);
-        let next = client.start(call());
-        run_tasks().await;
-        client.advance(frozen.until.since(client.time.now()).into()).await;
-        guard = left(next).await;
+    for headers in [
+        &[][..],
+        &[("retry-after", "0")],
+        &[("retry-after-ms", "0")],
+        &[("retry-after", "Wed, 18 Nov 2015 20:00:00 GMT"), ("date", "Wed, 18 Nov 2026 20:00:00 GMT")],
+        &[("ratelimit", r#""default";r=0;t=0"#)],
+    ] {
+        let client = Client::new(OPEN, settings());
+        let mut pauses = Vec::new();
+        let mut guard = client.outbound.acquire(&call()).await.unwrap();
+        for _ in 0..4 {
+            client.answer(guard, 429, headers).await;
+            let frozen = client.outbound.report().buckets.iter().find_map(|bucket| bucket.frozen).unwrap();
+            assert_eq!(frozen.cause, FreezeCause::Throttled(ThrottleKind::Rate));
+            pauses.push(frozen.until.since(client.time.now()).as_micros() / 1_000_000);
+            let next = client.start(call());
+            run_tasks().await;
+            client.advance(frozen.until.since(client.time.now()).into()).await;
+            guard = left(next).await;
+        }
+        assert_eq!(pauses, [1, 2, 4, 8], "{headers:?}");
     }
-    assert_eq!(pauses, [1, 2, 4, 8]);
+}
+
+/// A probe that fails on the network says nothing about the refusal: the waiters are not refused, and the next of them
+/// is the probe. Once, one broken connection after a 429 failed a thousand calls with an open circuit.
+#[tokio::test]
+async fn a_probe_that_fails_on_the_network_leaves_the_probe_to_the_next() {
+    let client = Client::new(OPEN, settings());
+    let refused = client.outbound.acquire(&call()).await.unwrap();
+    client.answer(refused, 429, &[("retry-after", "1")]).await;
+    let mut waiting: Vec<_> = (0..6).map(|_| client.start(call())).collect();
+    client.advance(Duration::from_secs(2)).await;
+    for failure in [Failure::Unanswered, Failure::Unreachable, Failure::NotSent] {
+        let probe = left(waiting.remove(0)).await;
+        assert!(waiting.iter().all(|call| !call.is_finished()), "a call left beside the probe");
+        probe.fail(failure).await;
+        run_tasks().await;
+    }
+    let probe = left(waiting.remove(0)).await;
+    client.answer(probe, 200, &[]).await;
+    for waiter in waiting {
+        left(waiter).await.finish(None).await;
+    }
+}
+
+/// A call that was not sent, or that its caller gave up, is no failure of the server; one without a connection is.
+#[tokio::test]
+async fn only_failures_of_the_server_open_the_circuit() {
+    for (failure, opens) in
+        [(Failure::NotSent, false), (Failure::Unreachable, true), (Failure::Unanswered, true)]
+    {
+        let client = Client::new(OPEN, settings());
+        for _ in 0..5 {
+            client.outbound.acquire(&call()).await.unwrap().fail(failure).await;
+        }
+        let refusal = client.outbound.acquire(&call()).await.err();
+        assert_eq!(matches!(refusal, Some(Refusal::CircuitOpen { .. })), opens, "{failure:?}");
+    }
+}
+
+/// The probe of an open circuit is different: one more failure opens it again.
+#[tokio::test]
+async fn the_probe_of_an_open_circuit_opens_it_again() {
+    let client = Client::new(OPEN, settings());
+    for _ in 0..5 {
+        client.outbound.acquire(&call()).await.unwrap().fail(Failure::Unanswered).await;
+    }
+    client.advance(Duration::from_millis(1_101)).await;
+    client.outbound.acquire(&call()).await.unwrap().fail(Failure::Unanswered).await;
+    let refusal = client.outbound.acquire(&call()).await.err().unwrap();
+    assert!(matches!(refusal, Refusal::CircuitOpen { failures: 6, .. }), "{refusal}");
 }
 
 /// Five failures in a row open the circuit: calls fail at once until one attempt succeeds.

@@ -147,15 +147,199 @@ async fn only_safe_calls_are_sent_again_after_a_failure() {
     }
 }
 
-/// The server's word about retries wins over the rules.
+/// The server may forbid another attempt. It may ask for one after any failure, but what is not safe is not repeated: a
+/// charge that succeeded, or one that may have been made before the failure.
 #[tokio::test]
 async fn the_server_decides_about_retries() {
-    for (method, should, attempts) in [("GET", "false", 1), ("POST", "true", 2)] {
+    for (method, key, status, should, attempts) in [
+        ("GET", false, 500, "false", 1),
+        ("GET", false, 409, "true", 2),
+        ("POST", true, 409, "true", 2),
+        ("POST", false, 409, "true", 1),
+        ("POST", false, 500, "true", 1),
+        ("POST", true, 200, "true", 1),
+        ("GET", false, 304, "true", 1),
+        ("POST", false, 529, "true", 2),
+    ] {
         let client = Client::new(OPEN, settings());
-        let server = Server::default().answers(500, &[("x-should-retry", should)], "");
-        let call = server.send(&client, request(method).body(body("")).unwrap());
+        let server = Server::default().answers(status, &[("x-should-retry", should)], "");
+        let mut call = request(method);
+        if key {
+            call = call.header("idempotency-key", "k");
+        }
+        let call = server.send(&client, call.body(body("")).unwrap());
         answered(&client, call).await.0.unwrap();
-        assert_eq!(server.attempts(), attempts, "{method} {should}");
+        assert_eq!(server.attempts(), attempts, "{method} {key} {status} {should}");
+    }
+}
+
+/// A call that may not leave again gets the answer of its last attempt, whole, and not a refusal in its place.
+#[tokio::test]
+async fn a_retry_that_may_not_leave_keeps_the_answer() {
+    let hourly = "limits: [{name: hourly, by: [host], rate: 1/h, burst: 1}]";
+    for status in [429, 500] {
+        let client = Client::new(hourly, settings());
+        let server = Server::default().answers(status, &[("retry-after", "1"), ("x-one", "1")], "slow down");
+        let call = server.send(&client, request("GET").body(body("")).unwrap());
+        let answer = answered(&client, call).await.0.unwrap();
+        assert_eq!((answer.status().as_u16(), server.attempts()), (status, 1));
+        assert_eq!(answer.headers()["x-one"], "1");
+        assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "slow down");
+    }
+    let client = Client::new(hourly, settings());
+    let server = Server::default().fails(std::io::ErrorKind::ConnectionReset);
+    let call = server.send(&client, request("GET").body(body("")).unwrap());
+    let error = answered(&client, call).await.0.err().unwrap();
+    assert!(matches!(error, CallError::Failed(_)), "{error}");
+}
+
+/// While a call waits for its next attempt, the money runs out: it learns that, and not that it was too fast.
+#[tokio::test]
+async fn a_retry_learns_that_the_money_is_used_up() {
+    let client = Client::new(OPEN, settings());
+    let other = client.outbound.acquire(&Call::to("api.example.com")).await.unwrap();
+    let server = Server::default().answers(429, &[("retry-after", "10")], "");
+    let call = server.send(&client, request("GET").body(body("")).unwrap());
+    run_tasks().await;
+    let headers = http::HeaderMap::new();
+    let mut response = client.response(429, &headers);
+    response.body = Some(br#"{"error":{"code":"insufficient_quota"}}"#);
+    other.settle(&response, None).await;
+    let error = answered(&client, call).await.0.err().unwrap();
+    let Some(Refusal::Exhausted { kind, .. }) = error.refusal() else { panic!("{error}") };
+    assert_eq!((*kind, server.attempts()), (ThrottleKind::Money, 1));
+}
+
+/// An attempt that is over holds no permit while the call waits for the next one.
+#[tokio::test]
+async fn the_next_attempt_does_not_wait_for_the_permit_of_the_last() {
+    for status in [429, 500] {
+        let client = Client::new(
+            "limits: [{name: flight, by: [host], concurrency: 1, permit_ttl: 10min}]",
+            settings(),
+        );
+        let server = Server::default().answers(status, &[], "busy");
+        let call = server.send(&client, request("GET").body(body("")).unwrap());
+        let answer = answered(&client, call).await.0.unwrap();
+        assert_eq!((answer.status().as_u16(), server.attempts()), (200, 2));
+    }
+}
+
+/// GraphQL refuses calls with 200: the layer reads its bodies, learns the points, and sends the call again.
+#[tokio::test]
+async fn a_refusal_of_graphql_is_found_in_the_body() {
+    const THROTTLED: &str = r#"{"errors":[{"message":"Throttled","extensions":{"code":"THROTTLED"}}],"extensions":
+        {"cost":{"requestedQueryCost":202,"throttleStatus":
+        {"maximumAvailable":1000.0,"currentlyAvailable":2,"restoreRate":50.0}}}}"#;
+    const RATE_LIMITED: &str = r#"{"errors":[{"type":"RATE_LIMITED","message":"API rate limit exceeded"}]}"#;
+    const SECONDARY: &str = r#"{"errors":[{"message":"You have exceeded a secondary rate limit."}]}"#;
+    let json = ("content-type", "application/json; charset=utf-8");
+    let github = [
+        json,
+        ("x-github-request-id", "1"),
+        ("x-ratelimit-resource", "graphql"),
+        ("x-ratelimit-limit", "5000"),
+        ("x-ratelimit-remaining", "0"),
+        ("x-ratelimit-reset", "30"),
+    ];
+    for (path, headers, refusal, wait) in [
+        ("/admin/api/2026-10/graphql.json", &[json][..], THROTTLED, 4),
+        ("/graphql", &github[..], RATE_LIMITED, 30),
+        ("/graphql", &[json, ("x-github-request-id", "1")][..], SECONDARY, 60),
+    ] {
+        let mut settings = settings();
+        settings.max_wait = Duration::from_secs(120);
+        let client = Client::new(OPEN, settings);
+        let server = Server::default().answers(200, headers, refusal).answers(200, headers, r#"{"data":{}}"#);
+        let call = Request::post(format!("https://api.example.com{path}")).body(body("{}")).unwrap();
+        let (answer, seconds) = answered(&client, server.send(&client, call)).await;
+        let text = answer.unwrap().into_body().collect().await.unwrap().to_bytes();
+        assert_eq!((text.as_ref(), server.attempts()), (&br#"{"data":{}}"#[..], 2), "{refusal}");
+        assert!((wait..=wait + wait / 10 + 1).contains(&seconds), "{seconds} {refusal}");
+    }
+}
+
+/// A mutation of which a part was executed freezes its bucket, and is not sent again.
+#[tokio::test]
+async fn graphql_that_was_executed_in_part_is_not_sent_again() {
+    const PARTIAL: &str = r#"{"data":{"charge":{"id":1}},"errors":[{"extensions":{"code":"THROTTLED"}}]}"#;
+    let client = Client::new(OPEN, settings());
+    let server = Server::default().answers(200, &[("content-type", "application/json")], PARTIAL);
+    let call = Request::post("https://api.example.com/graphql").body(body("{}")).unwrap();
+    let answer = answered(&client, server.send(&client, call)).await.0.unwrap();
+    assert_eq!(server.attempts(), 1);
+    assert!(answer.extensions().get::<Freeze>().is_some());
+}
+
+/// Anthropic answers 400 when the money is used up.
+#[tokio::test]
+async fn money_may_be_a_bad_request() {
+    const CREDIT: &str = r#"{"type":"error","error":{"type":"invalid_request_error",
+        "message":"Your credit balance is too low to access the Anthropic API."}}"#;
+    let client = Client::new(OPEN, settings());
+    let server = Server::default().answers(400, &[("content-type", "application/json")], CREDIT);
+    let send = || server.send(&client, request("POST").body(body("")).unwrap());
+    assert_eq!(answered(&client, send()).await.0.unwrap().status(), 400);
+    let error = answered(&client, send()).await.0.err().unwrap();
+    assert!(matches!(error.refusal(), Some(Refusal::Exhausted { kind: ThrottleKind::Money, .. })), "{error}");
+}
+
+/// A body that never comes.
+struct Silence;
+
+impl http_body::Body for Silence {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, std::io::Error>>> {
+        std::task::Poll::Pending
+    }
+}
+
+/// The head of a stream does not wait for its body, and that of a slow body of GraphQL not for long.
+#[tokio::test]
+async fn streams_are_not_delayed() {
+    for (path, kind, is_immediate) in [
+        ("/v1/messages", "application/json", true),
+        ("/graphql", "text/event-stream", true),
+        ("/graphql", "multipart/mixed", true),
+        ("/graphql", "application/json", false),
+    ] {
+        let client = Client::new(OPEN, settings());
+        let service = service_fn(move |_: Request<Full<Bytes>>| async move {
+            Ok::<_, std::io::Error>(Response::builder().header("content-type", kind).body(Silence).unwrap())
+        });
+        let service = OutboundLayer::new(client.outbound.clone()).layer(service);
+        let call = Request::post(format!("https://api.example.com{path}")).body(body("")).unwrap();
+        let call = tokio::spawn(service.oneshot(call));
+        run_tasks().await;
+        assert_eq!(call.is_finished(), is_immediate, "{path} {kind}");
+        client.advance(Duration::from_secs(1)).await;
+        assert!(call.is_finished(), "{path} {kind}");
+    }
+}
+
+/// `UNAVAILABLE` of gRPC is a failure: a call that may be executed twice is sent again, and five in a row open the
+/// circuit.
+#[tokio::test]
+async fn an_unavailable_grpc_service_is_a_failure() {
+    let unavailable = [("content-type", "application/grpc"), ("grpc-status", "14")];
+    for (call, attempts) in [(Call::new(), 1), (Call::new().repeatable(), 2)] {
+        let client = Client::new(OPEN, settings());
+        let server = Server::default().answers(200, &unavailable, "");
+        let call = request("POST").extension(call).body(body("")).unwrap();
+        answered(&client, server.send(&client, call)).await.0.unwrap();
+        assert_eq!(server.attempts(), attempts);
+    }
+    let client = Client::new(OPEN, settings());
+    let server = (0..6).fold(Server::default(), |server, _| server.answers(200, &unavailable, ""));
+    for failures in 1..=6 {
+        let call = server.send(&client, request("POST").body(body("")).unwrap());
+        let refusal = answered(&client, call).await.0.err();
+        assert_eq!(refusal.is_some(), failures > 5, "{failures}");
     }
 }
 
@@ -245,6 +429,24 @@ async fn a_deadline_bounds_the_attempt() {
     client.advance(Duration::from_secs(2)).await;
     assert!(matches!(call.await.unwrap(), Err(CallError::DeadlineExceeded)));
     assert_eq!(client.outbound.report().buckets.iter().map(|bucket| bucket.in_flight).sum::<u64>(), 0);
+}
+
+/// Deadlines of the client say nothing about the server: they open no circuit.
+#[tokio::test]
+async fn deadlines_of_the_client_open_no_circuit() {
+    let client = Client::new(OPEN, settings());
+    let never = service_fn(|_: Request<Full<Bytes>>| std::future::pending::<Served>());
+    let service = OutboundLayer::new(client.outbound.clone()).layer(never);
+    for _ in 0..6 {
+        let deadline = client.time.now() + Ticks::from_millis(10);
+        let call = request("GET").extension(Call::new().deadline(deadline)).body(body("")).unwrap();
+        let call = tokio::spawn(service.clone().oneshot(call));
+        run_tasks().await;
+        client.advance(Duration::from_millis(10)).await;
+        let error = call.await.unwrap().err().unwrap();
+        assert!(matches!(error, CallError::DeadlineExceeded), "{error}");
+    }
+    assert_eq!(client.outbound.report().totals.failed, 0);
 }
 
 /// A permit is held until the body of the response has ended, or is dropped.

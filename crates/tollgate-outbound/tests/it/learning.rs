@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate_outbound::{Call, Learning, Replenish};
+use tollgate_outbound::{Call, Learning, Preset, Replenish};
 
 use crate::fixture::{Client, HOST, call, left, run_tasks, settings};
 
@@ -147,4 +147,81 @@ async fn a_strict_counter_grows_with_evidence() {
         run_tasks().await;
         assert_eq!(waits.is_finished(), grows, "{learning:?}");
     }
+}
+
+/// OpenAI and Anthropic count each model apart, Slack each method: what is left of one says nothing about another, and a
+/// refusal stops one.
+#[tokio::test]
+async fn what_a_provider_counts_apart_is_followed_apart() {
+    for (preset, attribute) in [("openai", "model"), ("anthropic", "model"), ("slack", "route")] {
+        let mut settings = Preset::named(preset).unwrap().settings();
+        settings.seed = Some(7);
+        let client = Client::new(OPEN, settings);
+        let to = |name: &str| Call::to(HOST).with("api_key", "k").unwrap().with(attribute, name).unwrap();
+        let (small, large) = (to("small"), to("large"));
+        let first = client.outbound.acquire(&large).await.unwrap();
+        client.answer(first, 200, &requests_left("0", "60s")).await;
+        // The other one is not held back, and its numbers do not replace those of the first.
+        let second = client.outbound.acquire(&small).await.unwrap();
+        client.answer(second, 200, &requests_left("400", "60s")).await;
+        let waits = client.start(large.clone());
+        run_tasks().await;
+        assert!(!waits.is_finished(), "{preset}: nothing is left of the first");
+        waits.abort();
+        let refused = client.outbound.acquire(&small).await.unwrap();
+        client.answer(refused, 429, &[("retry-after", "3600")]).await;
+        assert!(client.outbound.acquire(&small).await.is_err(), "{preset}");
+        client.advance(Duration::from_secs(61)).await;
+        client.outbound.acquire(&large).await.unwrap().finish(None).await;
+    }
+}
+
+fn requests_left<'t>(left: &'t str, reset: &'t str) -> [(&'t str, &'t str); 3] {
+    [
+        ("x-ratelimit-limit-requests", "500"),
+        ("x-ratelimit-remaining-requests", left),
+        ("x-ratelimit-reset-requests", reset),
+    ]
+}
+
+/// A server that does not say its limit is asked by one call after the reset, and not by a thousand.
+#[tokio::test]
+async fn after_a_reset_without_a_limit_one_call_goes_first() {
+    for reset in [
+        &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "30")][..],
+        &[("x-ratelimit-remaining-second", "0"), ("ratelimit-reset", "30")],
+    ] {
+        let client = Client::new(OPEN, settings());
+        let first = client.outbound.acquire(&call()).await.unwrap();
+        client.answer(first, 200, reset).await;
+        let mut waiting: Vec<_> = (0..1_000).map(|_| client.start(call())).collect();
+        client.advance(Duration::from_secs(30)).await;
+        assert_eq!(waiting.iter().filter(|call| call.is_finished()).count(), 1, "{reset:?}");
+        // The probe goes away, and the next one is answered.
+        drop(left(waiting.remove(0)).await);
+        run_tasks().await;
+        assert_eq!(waiting.iter().filter(|call| call.is_finished()).count(), 1, "{reset:?}");
+        let probe = left(waiting.remove(0)).await;
+        client.answer(probe, 200, &[("x-ratelimit-remaining", "3"), ("x-ratelimit-reset", "30")]).await;
+        for _ in 0..10 {
+            run_tasks().await;
+        }
+        // The probe that went away may be the third.
+        assert_eq!(waiting.iter().filter(|call| call.is_finished()).count(), 2, "{reset:?}");
+    }
+}
+
+/// A window without a limit that is over, and that the probe's response does not have, holds no call back any more.
+#[tokio::test]
+async fn a_window_that_is_over_and_gone_is_forgotten() {
+    let client = Client::new(OPEN, settings());
+    let first = client.outbound.acquire(&call()).await.unwrap();
+    client.answer(first, 200, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "30")]).await;
+    let mut waiting: Vec<_> = (0..20).map(|_| client.start(call())).collect();
+    client.advance(Duration::from_secs(30)).await;
+    let probe = left(waiting.remove(0)).await;
+    assert!(waiting.iter().all(|call| !call.is_finished()));
+    client.answer(probe, 200, &[]).await;
+    run_tasks().await;
+    assert!(waiting.iter().all(|call| call.is_finished()));
 }

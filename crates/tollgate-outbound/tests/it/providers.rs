@@ -12,6 +12,8 @@ use tollgate_testkit::provider::{Answer, Asked, Counter, Provider, Rule, Speech}
 use crate::fixture::{HOST, header_map};
 
 const SECOND: u64 = 1_000_000;
+/// The output of a model is this part of its input.
+const OUTPUT_PART: i64 = 2;
 
 /// A sequence of numbers from a seed.
 #[derive(Clone)]
@@ -56,8 +58,12 @@ struct Plan {
     lasts: Duration,
     /// The longest time on one way, in µs.
     latency: u64,
+    /// The longest time that the provider works on a call, in µs.
+    work: u64,
     /// Of a thousand responses so many are lost.
     lost: u64,
+    /// The attribute whose values the provider counts apart.
+    apart: &'static str,
     routes: &'static [&'static str],
     units: u64,
     plan: Option<&'static str>,
@@ -69,7 +75,9 @@ impl Default for Plan {
             callers: 8,
             lasts: Duration::from_secs(120),
             latency: 45_000,
+            work: 0,
             lost: 0,
+            apart: "route",
             routes: &["GET /a"],
             units: 1,
             plan: None,
@@ -104,10 +112,9 @@ impl World {
         let units = i64::try_from(self.plan.units).unwrap();
         let mut call = Call::to(HOST)
             .with("api_key", "k")
-            .and_then(|call| call.with("route", route))
-            .and_then(|call| call.with("model", "m"))
+            .and_then(|call| call.with(self.plan.apart, route))
             .and_then(|call| call.with_number("input_tokens", units))
-            .and_then(|call| call.with_number("max_tokens", units))
+            .and_then(|call| call.with_number("max_tokens", units / OUTPUT_PART))
             .and_then(|call| call.cost(self.plan.units))
             .unwrap();
         if let Some(plan) = self.plan.plan {
@@ -134,6 +141,9 @@ impl World {
             };
             self.pass(dice.below(self.plan.latency)).await;
             let answer = locked(&self.provider).call(asked, self.now());
+            if self.plan.work > 0 {
+                self.pass(dice.below(self.plan.work)).await;
+            }
             locked(&self.provider).end(asked, self.now());
             self.pass(dice.below(self.plan.latency)).await;
             locked(&self.sent)[index].is_refused = answer.status == 429;
@@ -218,19 +228,16 @@ fn fixed(limit: u64, seconds: u64) -> Counter {
 /// How the provider of a preset counts, by its documentation, and a run of it with the calls or units that it allows.
 fn provider_of(preset: &str, skew: i64) -> (Provider, Plan, u64) {
     let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+    let models = Plan { apart: "model", routes: &["m-small", "m-large"], ..Plan::default() };
     let (rules, speech, plan, allowed) = match preset {
         "anthropic" => {
             let rules = vec![
-                Rule::calls("requests", bucket(50, 50)),
-                Rule::units_of("input-tokens", bucket(30_000, 30_000)),
-                Rule::units_of("output-tokens", bucket(8_000, 8_000)),
+                Rule::calls("requests", bucket(50, 50)).each_route(),
+                Rule::units_of("input-tokens", bucket(30_000, 30_000)).each_route(),
+                Rule::units_of("output-tokens", bucket(8_000, 8_000)).one_in(2).each_route(),
             ];
-            (
-                rules,
-                Speech::GoDurations,
-                Plan { units: 400, lasts: minutes(10), ..Plan::default() },
-                80_000 / 400,
-            )
+            let plan = Plan { units: 400, lasts: minutes(10), ..models };
+            (rules, Speech::GoDurations, plan, 2 * 80_000 / 200)
         }
         "discord" => {
             let rules =
@@ -248,10 +255,10 @@ fn provider_of(preset: &str, skew: i64) -> (Provider, Plan, u64) {
         }
         "openai" => {
             let rules = vec![
-                Rule::calls("requests", bucket(500, 500)),
-                Rule::units_of("tokens", bucket(30_000, 30_000)),
+                Rule::calls("requests", bucket(500, 500)).each_route(),
+                Rule::units_of("tokens", bucket(30_000, 30_000)).each_route(),
             ];
-            (rules, Speech::GoDurations, Plan { units: 300, lasts: minutes(5), ..Plan::default() }, 500)
+            (rules, Speech::GoDurations, Plan { units: 300, lasts: minutes(5), ..models }, 2 * 500)
         }
         "shopify" => (vec![Rule::calls("requests", bucket(40, 120))], Speech::Shopify, Plan::default(), 240),
         "shopify-graphql" => {
@@ -301,6 +308,19 @@ async fn a_client_with_the_right_preset_is_never_refused() {
             assert!(admitted * 100 >= allowed * 80, "{name}, seed {seed}: {admitted} of {allowed} admitted");
         }
     }
+}
+
+/// GitHub takes 100 calls in flight. A client with more callers has so many, and no more.
+#[tokio::test]
+async fn calls_in_flight_stay_below_the_limit_of_github() {
+    let preset = Preset::named("github").unwrap();
+    let (provider, _, _) = provider_of("github", 0);
+    let plan = Plan { callers: 150, work: 2_000_000, lasts: Duration::from_secs(6), ..Plan::default() };
+    let world = World::new(preset.policy_text(), preset.settings(), provider, plan, 1);
+    world.run(1, Vec::new()).await;
+    assert!(world.violations().is_empty(), "{:?}", world.violations());
+    let busiest = locked(&world.provider).busiest;
+    assert!(busiest > 90, "only {busiest} calls were in flight together");
 }
 
 /// A run with a policy that allows three times too much, at a provider that tells its numbers.

@@ -221,7 +221,7 @@ mod tests {
         let (mut request, ()) = request.body(()).unwrap().into_parts();
         let peer = Peer { address: "203.0.113.9".parse().unwrap(), is_secure: false };
         arrive(&mut request, peer, &ReadSettings::new(RequestSettings::default(), &[]))
-            .map_err(|problem| problem.kind.status())?;
+            .map_err(|problem| problem.kind.problem_type().status)?;
         let host = request.headers.get(HOST).map(|host| host.to_str().unwrap().to_owned());
         Ok((request.uri.to_string(), host.unwrap_or_default()))
     }

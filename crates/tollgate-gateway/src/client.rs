@@ -72,7 +72,7 @@ pub enum ClientFailure {
     NotSent(String),
     /// The server may have acted on the request.
     Unanswered(String),
-    /// The same, because no answer came in time.
+    /// As `Unanswered`, because no answer came in time.
     Late(String),
 }
 

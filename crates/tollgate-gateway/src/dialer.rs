@@ -18,12 +18,11 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 use crate::http1::reply::{HEAD_BYTES_MAX, HEAD_FIELDS_MAX};
 use crate::http1_client::Http1Connection;
 use crate::http2_client::{H2, StreamShare};
-use crate::listen::{UpstreamBudget, ask_when_silent, end_when_deaf};
+use crate::listen::{UpstreamBudget, UpstreamStream, ask_when_silent, end_when_deaf};
 use crate::pem;
 use crate::plan::{RoutePlan, UpstreamProtocol};
 use crate::target::Target;
 use crate::upload::UploadBody;
-use crate::upstream_stream::UpstreamStream;
 
 /// How long to wait for a file descriptor of this process. The upstream is not at fault for this wait.
 const LINK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -107,7 +106,7 @@ impl Dialer {
         if self.protocol == UpstreamProtocol::H2 && !is_h2 {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "it does not speak HTTP/2"));
         }
-        let stream = UpstreamStream::tls(stream, permit);
+        let stream = UpstreamStream::secure(stream, permit);
         if is_h2 { h2(stream).await } else { Ok(ConnectionSender::Http1(Http1Connection::new(stream))) }
     }
 
@@ -121,7 +120,7 @@ impl Dialer {
         let stream = match &self.secure {
             None => UpstreamStream::plain(tcp, permit),
             Some(secure) => {
-                UpstreamStream::tls(secure.http1.connect(secure.name.clone(), tcp).await?, permit)
+                UpstreamStream::secure(secure.http1.connect(secure.name.clone(), tcp).await?, permit)
             }
         };
         upgradable(stream).await

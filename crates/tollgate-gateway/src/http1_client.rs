@@ -16,9 +16,9 @@ use tokio::time::{Instant, Sleep, sleep};
 use crate::cause::Cause;
 use crate::http1::outbox::{Outbox, write_fields, write_length};
 use crate::http1::reply::{self, BrokenAnswer, ResponseDecoder, ResponseElement, ResponseHead};
+use crate::listen::UpstreamStream;
 use crate::outgoing::Outgoing;
 use crate::upload::{Upload, UploadBody};
-use crate::upstream_stream::UpstreamStream;
 
 /// Size of the read buffer: at first, and after several reads that have filled it.
 const READ_BYTES: usize = 8 << 10;

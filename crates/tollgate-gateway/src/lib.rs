@@ -67,7 +67,6 @@ mod upload;
 mod failure;
 mod metrics;
 mod outgoing;
-mod upstream_stream;
 mod http1_client;
 mod http2_client;
 mod leaving;

@@ -12,5 +12,6 @@ pub use connection_table::{AddressLimit, ConnectionActivity, ConnectionTable, Re
 pub use keepalive::{ask_when_silent, end_when_deaf, show_pace};
 pub use pace::{Allowance, Pace};
 pub use stream::Stream;
+pub(crate) use stream::UpstreamStream;
 pub use timed_stream::{Answering, HEAD_TIMEOUT, IDLE_TIMEOUT, Phase, TimedStream, WRITE_TIMEOUT};
 pub use upstream_budget::{Descriptors, UpstreamBudget};

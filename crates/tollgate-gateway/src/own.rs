@@ -48,7 +48,7 @@ pub(crate) fn refused(problem: &Problem, asker: ClientProtocol) -> Response<Body
         ClientProtocol::Grpc => call(problem),
     };
     let headers = response.headers_mut();
-    if problem.kind.status() == 503 {
+    if problem.kind.problem_type().status == 503 {
         // Jitter: clients that come back at one instant would be refused together.
         let seconds = 1 + random::next() % RETRY_SECONDS_MAX;
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));

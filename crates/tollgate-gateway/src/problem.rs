@@ -1,13 +1,10 @@
-//! Why the gateway did not send a request on, or has no answer to it, and the response that says so. Each kind has one
-//! status and one name that stays. `details` writes problems of other protocols too.
+//! Why the gateway did not send a request on, or has no answer to it. Each kind has one status and one name that stays;
+//! `details` writes the response. The program has more kinds, of the same [`ProblemType`].
 
 mod details;
 
 pub(crate) use details::problem_details;
-pub use details::{ProblemDetails, detail_text, response};
-
-/// The registered type of a problem that is over when there is capacity again.
-const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+pub use details::{ProblemType, detail_text, response};
 
 /// The kind of problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,81 +48,35 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The status to answer with.
+    /// The status, the name and the title of all problems of this kind.
     #[must_use]
-    pub const fn status(self) -> u16 {
+    pub const fn problem_type(self) -> ProblemType {
+        use ProblemType as Type;
         match self {
-            Kind::InvalidRequest | Kind::BodyCutOff => 400,
-            Kind::MethodNotAllowed(_) => 405,
-            Kind::BodyTooSlow => 408,
-            Kind::TargetTooLong => 414,
-            Kind::FieldsTooLarge => 431,
-            Kind::ExpectationFailed => 417,
-            Kind::Loop => 508,
-            Kind::NoRoute => 404,
-            Kind::CompatRules | Kind::NoUpstream | Kind::Busy | Kind::Share => 503,
-            Kind::UnknownProtocol => 501,
-            Kind::Unreachable | Kind::Lost | Kind::NotSwitched => 502,
-            Kind::Late => 504,
-        }
-    }
-
-    /// The problem type: a name that stays.
-    #[must_use]
-    pub const fn urn(self) -> &'static str {
-        match self {
-            Kind::InvalidRequest => "urn:tollgate:problem:invalid-request",
-            Kind::BodyTooSlow => "urn:tollgate:problem:body-too-slow",
-            Kind::BodyCutOff => "urn:tollgate:problem:body-cut-off",
-            Kind::MethodNotAllowed(_) => "urn:tollgate:problem:method-not-allowed",
-            Kind::TargetTooLong => "urn:tollgate:problem:target-too-long",
-            Kind::FieldsTooLarge => "urn:tollgate:problem:fields-too-large",
-            Kind::ExpectationFailed => "urn:tollgate:problem:expectation-failed",
-            Kind::Loop => "urn:tollgate:problem:loop",
-            Kind::CompatRules => "urn:tollgate:problem:foreign-rules",
-            Kind::NoRoute => "urn:tollgate:problem:no-route",
-            Kind::NoUpstream | Kind::Busy | Kind::Share => REDUCED_CAPACITY,
-            Kind::UnknownProtocol => "urn:tollgate:problem:unknown-protocol",
-            Kind::NotSwitched => "urn:tollgate:problem:upstream-not-switched",
-            Kind::Unreachable => "urn:tollgate:problem:upstream-unreachable",
-            Kind::Lost => "urn:tollgate:problem:upstream-lost",
-            Kind::Late => "urn:tollgate:problem:upstream-late",
-        }
-    }
-
-    /// Which of several kinds with one type it is.
-    #[must_use]
-    pub const fn reason(self) -> Option<&'static str> {
-        match self {
-            Kind::NoUpstream => Some("no-upstream"),
-            Kind::Busy => Some("upstream-busy"),
-            Kind::Share => Some("client-share"),
-            _ => None,
-        }
-    }
-
-    /// The title of all problems of this kind.
-    #[must_use]
-    pub const fn title(self) -> &'static str {
-        match self {
-            Kind::InvalidRequest => "The request is not valid",
-            Kind::BodyTooSlow => "The body came too slowly",
-            Kind::BodyCutOff => "The body did not arrive whole",
-            Kind::MethodNotAllowed(_) => "The path does not accept this method",
-            Kind::TargetTooLong => "The path and its query are too long",
-            Kind::FieldsTooLarge => "The header fields are too large",
-            Kind::ExpectationFailed => "The expectation is not known",
-            Kind::Loop => "The request goes round in circles",
-            Kind::CompatRules => "The active rules are not for the gateway",
-            Kind::NoRoute => "No route is for this host and path",
-            Kind::NoUpstream | Kind::Busy | Kind::Share => {
-                "Request cannot be satisfied due to temporary server capacity constraints"
+            Kind::InvalidRequest => Type::new(400, "invalid-request", "The request is not valid"),
+            Kind::BodyTooSlow => Type::new(408, "body-too-slow", "The body came too slowly"),
+            Kind::BodyCutOff => Type::new(400, "body-cut-off", "The body did not arrive whole"),
+            Kind::MethodNotAllowed(_) => {
+                Type::new(405, "method-not-allowed", "The path does not accept this method")
             }
-            Kind::UnknownProtocol => "The protocol is not known",
-            Kind::NotSwitched => "The upstream did not switch protocols",
-            Kind::Unreachable => "The upstream cannot be reached",
-            Kind::Lost => "The upstream hung up without an answer",
-            Kind::Late => "The upstream did not answer in time",
+            Kind::TargetTooLong => Type::new(414, "target-too-long", "The path and its query are too long"),
+            Kind::FieldsTooLarge => Type::new(431, "fields-too-large", "The header fields are too large"),
+            Kind::ExpectationFailed => Type::new(417, "expectation-failed", "The expectation is not known"),
+            Kind::Loop => Type::new(508, "loop", "The request goes round in circles"),
+            Kind::CompatRules => {
+                Type::new(503, "foreign-rules", "The active rules are not for the gateway")
+            }
+            Kind::NoRoute => Type::new(404, "no-route", "No route is for this host and path"),
+            Kind::NoUpstream => Type::reduced_capacity("no-upstream"),
+            Kind::Busy => Type::reduced_capacity("upstream-busy"),
+            Kind::Share => Type::reduced_capacity("client-share"),
+            Kind::UnknownProtocol => Type::new(501, "unknown-protocol", "The protocol is not known"),
+            Kind::NotSwitched => {
+                Type::new(502, "upstream-not-switched", "The upstream did not switch protocols")
+            }
+            Kind::Unreachable => Type::new(502, "upstream-unreachable", "The upstream cannot be reached"),
+            Kind::Lost => Type::new(502, "upstream-lost", "The upstream hung up without an answer"),
+            Kind::Late => Type::new(504, "upstream-late", "The upstream did not answer in time"),
         }
     }
 }

@@ -13,8 +13,10 @@ use ring::digest::{Context, SHA256};
 use crate::disk;
 
 mod disk_task;
+mod reloadable;
 
 pub(crate) use disk_task::{DISK_TIMEOUT, DiskTask, DiskTaskOutcome};
+pub(crate) use reloadable::{FileStatus, FileWords, Reloadable, ReloadableFiles, reload_files};
 
 /// Maximum files of a directory, and its maximum depth: enough for a policy, and too few for a home directory that was
 /// named by mistake.

@@ -2,7 +2,7 @@
 
 use tollgate::RequestError;
 use tollgate::engine::CommitError;
-use tollgate_gateway::problem::{Kind as Common, detail_text};
+use tollgate_gateway::problem::{Kind as Common, ProblemType as Type, detail_text};
 
 mod admin;
 mod details;
@@ -88,63 +88,29 @@ impl From<CommitError> for Problem {
 }
 
 impl Kind {
-    /// The HTTP status.
-    pub(crate) const fn status(self) -> u16 {
+    /// The status, the name and the title of all problems of this kind.
+    pub(crate) const fn problem_type(self) -> Type {
         match self {
-            Kind::InvalidRequest | Kind::BodyCutOff => 400,
-            Kind::Unauthorized => 401,
-            Kind::NotFound | Kind::WrongFormat | Kind::UnknownReservation => 404,
-            Kind::MethodNotAllowed(_) => 405,
-            Kind::BodyTooSlow => 408,
-            Kind::ReservationSettled | Kind::ReservationBusy | Kind::ReservationExpired => 409,
-            Kind::BodyTooLarge => 413,
-            Kind::UnsupportedMediaType => 415,
-            Kind::TooManyReservations | Kind::StoreUnavailable => 503,
-            Kind::Admin(refusal) => refusal.status(),
-        }
-    }
-
-    /// The problem type: a stable name.
-    pub(crate) const fn urn(self) -> &'static str {
-        match self {
-            Kind::InvalidRequest => Common::InvalidRequest.urn(),
-            Kind::BodyTooLarge => "urn:tollgate:problem:body-too-large",
-            Kind::BodyTooSlow => Common::BodyTooSlow.urn(),
-            Kind::BodyCutOff => Common::BodyCutOff.urn(),
-            Kind::UnsupportedMediaType => "urn:tollgate:problem:unsupported-media-type",
-            Kind::Unauthorized => "urn:tollgate:problem:unauthorized",
-            Kind::WrongFormat => "urn:tollgate:problem:wrong-format",
-            Kind::NotFound => "urn:tollgate:problem:not-found",
-            Kind::MethodNotAllowed(accepted) => Common::MethodNotAllowed(accepted).urn(),
-            Kind::UnknownReservation => "urn:tollgate:problem:unknown-reservation",
-            Kind::ReservationSettled => "urn:tollgate:problem:reservation-settled",
-            Kind::ReservationBusy => "urn:tollgate:problem:reservation-busy",
-            Kind::ReservationExpired => "urn:tollgate:problem:reservation-expired",
-            Kind::TooManyReservations => "urn:tollgate:problem:too-many-reservations",
-            Kind::StoreUnavailable => "urn:tollgate:problem:store-unavailable",
-            Kind::Admin(refusal) => refusal.urn(),
-        }
-    }
-
-    /// The title of all problems of this kind.
-    pub(crate) const fn title(self) -> &'static str {
-        match self {
-            Kind::InvalidRequest => Common::InvalidRequest.title(),
-            Kind::BodyTooLarge => "The body is too large",
-            Kind::BodyTooSlow => Common::BodyTooSlow.title(),
-            Kind::BodyCutOff => Common::BodyCutOff.title(),
-            Kind::UnsupportedMediaType => "The body must be JSON",
-            Kind::Unauthorized => "The request needs a token",
-            Kind::WrongFormat => "The active policy has another format",
-            Kind::NotFound => "Nothing is at this path",
-            Kind::MethodNotAllowed(accepted) => Common::MethodNotAllowed(accepted).title(),
-            Kind::UnknownReservation => "There is no such reservation",
-            Kind::ReservationSettled => "The reservation was settled before",
-            Kind::ReservationBusy => "The reservation is being settled",
-            Kind::ReservationExpired => "The reservation has expired",
-            Kind::TooManyReservations => "Too many reservations are open",
-            Kind::StoreUnavailable => "The store did not answer",
-            Kind::Admin(refusal) => refusal.title(),
+            Kind::InvalidRequest => Common::InvalidRequest.problem_type(),
+            Kind::BodyTooLarge => Type::new(413, "body-too-large", "The body is too large"),
+            Kind::BodyTooSlow => Common::BodyTooSlow.problem_type(),
+            Kind::BodyCutOff => Common::BodyCutOff.problem_type(),
+            Kind::UnsupportedMediaType => Type::new(415, "unsupported-media-type", "The body must be JSON"),
+            Kind::Unauthorized => Type::new(401, "unauthorized", "The request needs a token"),
+            Kind::NotFound => Type::new(404, "not-found", "Nothing is at this path"),
+            Kind::WrongFormat => Type::new(404, "wrong-format", "The active policy has another format"),
+            Kind::MethodNotAllowed(accepted) => Common::MethodNotAllowed(accepted).problem_type(),
+            Kind::UnknownReservation => Type::new(404, "unknown-reservation", "There is no such reservation"),
+            Kind::ReservationSettled => {
+                Type::new(409, "reservation-settled", "The reservation was settled before")
+            }
+            Kind::ReservationBusy => Type::new(409, "reservation-busy", "The reservation is being settled"),
+            Kind::ReservationExpired => Type::new(409, "reservation-expired", "The reservation has expired"),
+            Kind::TooManyReservations => {
+                Type::new(503, "too-many-reservations", "Too many reservations are open")
+            }
+            Kind::StoreUnavailable => Type::new(503, "store-unavailable", "The store did not answer"),
+            Kind::Admin(refusal) => refusal.problem_type(),
         }
     }
 }

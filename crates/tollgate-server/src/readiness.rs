@@ -10,6 +10,7 @@ use tollgate::time::WallOffset;
 
 use crate::callers::CallersFile;
 use crate::failure::Failure;
+use crate::file_watch::{FileStatus, Reloadable};
 use crate::operator_state::OperatorStateFile;
 use crate::reload::{PolicyStatus, Reloader};
 use crate::store_watch::{StoreReport, StoreWatch};
@@ -64,15 +65,15 @@ impl Readiness {
     ) -> ReadinessReport {
         let failed = |failure: &Failure| ErrorReport::of(failure, wall);
         let policy = reloader.map(Reloader::status);
-        let tls = self.tls.as_ref().map(|tls| tls.status());
-        let callers = self.callers.as_ref().map(|callers| callers.status());
+        let tls = self.tls.as_ref().map(|tls| tls.files().status());
+        let callers = self.callers.as_ref().map(|callers| (callers.known(), callers.files().status()));
         let operator_state_error = operator_state.and_then(OperatorStateFile::error);
         let is_degraded = operator_state_error.is_some()
             || memory.is_some()
             || self.store.as_ref().is_some_and(|store| store.is_degraded())
             || policy.as_ref().is_some_and(|status| status.is_degraded())
             || tls.as_ref().is_some_and(|status| status.trouble().is_some())
-            || callers.as_ref().is_some_and(|status| status.trouble().is_some());
+            || callers.as_ref().is_some_and(|(_, status)| status.trouble().is_some());
         let status = match (self.is_ready(), is_degraded) {
             (false, _) => "stopping",
             (true, true) => "degraded",
@@ -91,17 +92,9 @@ impl Readiness {
             Audience::Admitted => ReadinessReport {
                 status,
                 policy: policy.map(|status| PolicyReport::of(&status, wall)),
-                tls: tls.map(|status| TlsReport {
-                    version: status.version.map(|version| version.short()),
-                    loaded_at: rfc3339(status.loaded_at, wall),
-                    error: status.trouble().map(failed),
-                }),
-                callers: callers.map(|status| CallersReport {
-                    known: status.known,
-                    version: status.version.map(|version| version.short()),
-                    loaded_at: rfc3339(status.loaded_at, wall),
-                    error: status.trouble().map(failed),
-                }),
+                tls: tls.map(|status| FileReport::of(&status, wall)),
+                callers: callers
+                    .map(|(known, status)| CallersReport { known, file: FileReport::of(&status, wall) }),
                 store: self.store.as_ref().map(|store| store.report(wall)),
                 operator_state: operator_state_error
                     .map(|error| OperatorStateReport { error: failed(&error) }),
@@ -127,7 +120,7 @@ pub(crate) struct ReadinessReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<PolicyReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    tls: Option<TlsReport>,
+    tls: Option<FileReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     callers: Option<CallersReport>,
     /// The shared store. It never makes a server unready, because all servers would be unready together.
@@ -162,7 +155,7 @@ struct Reloads {
 }
 
 #[derive(Debug, Serialize)]
-struct TlsReport {
+struct FileReport {
     version: Option<String>,
     loaded_at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -172,10 +165,8 @@ struct TlsReport {
 #[derive(Debug, Serialize)]
 struct CallersReport {
     known: usize,
-    version: Option<String>,
-    loaded_at: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<ErrorReport>,
+    #[serde(flatten)]
+    file: FileReport,
 }
 
 #[derive(Debug, Serialize)]
@@ -210,6 +201,16 @@ impl PolicyReport {
             reloads: Reloads { good: status.good, bad: status.bad },
             error: status.trouble().map(failed),
             keep_error: status.keep_error.as_ref().map(failed),
+        }
+    }
+}
+
+impl FileReport {
+    fn of(status: &FileStatus, wall: WallOffset) -> Self {
+        Self {
+            version: status.version.map(|version| version.short()),
+            loaded_at: rfc3339(status.loaded_at, wall),
+            error: status.trouble().map(|failure| ErrorReport::of(failure, wall)),
         }
     }
 }

@@ -21,7 +21,7 @@ use tollgate::{SwapReport, Timestamp};
 
 use crate::callers::CallersFile;
 use crate::failure::Failure;
-use crate::file_watch::{self, Capture, DiskTask, DiskTaskOutcome, FileReload, ReloadMode};
+use crate::file_watch::{self, Capture, DiskTask, DiskTaskOutcome, FileReload, ReloadMode, reload_files};
 use crate::policy_file::{self, Loaded};
 use crate::service::Service;
 use crate::tls::Tls;
@@ -274,8 +274,8 @@ impl Watcher {
             let cycled = Arc::clone(&reload);
             let (cycled_policy, certificates_result, callers_result) = tokio::join!(
                 policy.run(move || cycled.run_cycle(mode)),
-                reload_certificates(files.tls.as_ref(), &mut certificates, mode, &reload),
-                reload_callers(files.callers.as_ref(), &mut callers, mode, &reload)
+                reload_files(files.tls.as_ref(), &mut certificates, mode, || reload.now()),
+                reload_files(files.callers.as_ref(), &mut callers, mode, || reload.now())
             );
             if !matches!(cycled_policy, DiskTaskOutcome::TimedOut) {
                 reload.answers();
@@ -291,50 +291,6 @@ impl Watcher {
                 let _ = reply.send(ReloadOutcome::of(done, [callers_result, certificates_result])); // The caller may have gone.
             }
         }
-    }
-}
-
-/// Reloads the certificates if they changed.
-async fn reload_certificates<S: Store>(
-    tls: Option<&Arc<Tls>>,
-    looks: &mut DiskTask<Result<FileReload, String>>,
-    mode: ReloadMode,
-    reload: &PolicyReload<S>,
-) -> Result<FileReload, String> {
-    let Some(tls) = tls else { return Ok(FileReload::Nothing) };
-    let (looking, now) = (Arc::clone(tls), reload.now());
-    match looks.run(move || looking.run_cycle(mode, now)).await {
-        DiskTaskOutcome::Done(certificates_result) => {
-            tls.answers();
-            certificates_result
-        }
-        DiskTaskOutcome::Failed(how) => {
-            tracing::error!(how, "the certificates were not reloaded; please report this");
-            Err(format!("the certificates were not reloaded: {how}"))
-        }
-        DiskTaskOutcome::TimedOut => Err(tls.late(reload.now())),
-    }
-}
-
-/// Reloads the callers file if it changed.
-async fn reload_callers<S: Store>(
-    callers: Option<&Arc<CallersFile>>,
-    looks: &mut DiskTask<Result<FileReload, String>>,
-    mode: ReloadMode,
-    reload: &PolicyReload<S>,
-) -> Result<FileReload, String> {
-    let Some(callers) = callers else { return Ok(FileReload::Nothing) };
-    let (looking, now) = (Arc::clone(callers), reload.now());
-    match looks.run(move || looking.run_cycle(mode, now)).await {
-        DiskTaskOutcome::Done(certificates_result) => {
-            callers.answers();
-            certificates_result
-        }
-        DiskTaskOutcome::Failed(how) => {
-            tracing::error!(how, "the callers file was not reloaded; please report this");
-            Err(format!("the callers file was not reloaded: {how}"))
-        }
-        DiskTaskOutcome::TimedOut => Err(callers.late(reload.now())),
     }
 }
 

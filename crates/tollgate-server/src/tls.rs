@@ -2,7 +2,7 @@
 //! last good pair stays in use if a new one is wrong. Open connections keep the certificates of their handshake.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use tokio_rustls::TlsAcceptor;
@@ -13,9 +13,9 @@ use tokio_rustls::rustls::{ServerConfig, SupportedProtocolVersion};
 use tollgate::Timestamp;
 pub(crate) use tollgate_gateway::pem::{FROM_12, authorities, certificates, key};
 
-use crate::failure::Failure;
-use crate::file_watch::{DISK_TIMEOUT, Debounce, FileReload, FileWatcher, ReloadMode, Seen, Version, hangs};
+use crate::file_watch::{FileWords, Reloadable, ReloadableFiles};
 
+const WORDS: FileWords = FileWords { were: "the certificates were", stay: "stay in use" };
 /// Only TLS 1.3.
 const FROM_13: &[&SupportedProtocolVersion] = &[&TLS13];
 
@@ -66,31 +66,11 @@ pub(crate) struct TlsFiles {
     pub(crate) oldest: TlsVersion,
 }
 
-/// The state of the certificates.
-#[derive(Clone, Debug)]
-pub(crate) struct TlsStatus {
-    /// The version in use, a hash of the files.
-    pub(crate) version: Option<Version>,
-    pub(crate) loaded_at: Timestamp,
-    /// Why the files on disk are not in use, while that is so.
-    pub(crate) error: Option<Failure>,
-    /// Why the state of the disk is unknown: a look has not ended.
-    pub(crate) stuck: Option<Failure>,
-}
-
-impl TlsStatus {
-    /// Why the certificates in use may differ from the files on disk.
-    pub(crate) fn trouble(&self) -> Option<&Failure> {
-        self.stuck.as_ref().or(self.error.as_ref())
-    }
-}
-
 /// The certificates in use.
 pub(crate) struct Tls {
-    files: TlsFiles,
+    settings: TlsFiles,
     configs: ArcSwap<[Arc<ServerConfig>; 4]>,
-    status: ArcSwap<TlsStatus>,
-    watch: Mutex<(FileWatcher, Debounce)>,
+    files: ReloadableFiles,
 }
 
 impl Tls {
@@ -99,22 +79,9 @@ impl Tls {
     /// # Errors
     /// When the files have the wrong content. The message says which, and what would be accepted.
     pub(crate) fn open(files: TlsFiles, now: Timestamp) -> Result<Arc<Self>, String> {
-        let (mut watcher, mut watch) = (FileWatcher::new(files.paths()), Debounce::default());
-        let seen = watcher.scan();
-        let configs = files.load()?;
-        let status = TlsStatus { version: seen.version(), loaded_at: now, error: None, stuck: None };
-        watch.acted(seen);
-        Ok(Arc::new(Self {
-            files,
-            configs: ArcSwap::from_pointee(configs),
-            status: ArcSwap::from_pointee(status),
-            watch: Mutex::new((watcher, watch)),
-        }))
-    }
-
-    /// The state of the certificates.
-    pub(crate) fn status(&self) -> Arc<TlsStatus> {
-        self.status.load_full()
+        let watched = ReloadableFiles::new(WORDS, files.paths(), now);
+        let configs = ArcSwap::from_pointee(files.load()?);
+        Ok(Arc::new(Self { settings: files, configs, files: watched }))
     }
 
     /// The acceptor for a new connection, with the current certificates.
@@ -127,66 +94,18 @@ impl Tls {
             AlpnProtocol::Unnamed => unnamed,
         }))
     }
+}
 
-    /// Records and logs that a look at the disk has not ended in time, once while that lasts.
-    pub(crate) fn late(&self, now: Timestamp) -> String {
-        if let Some(stuck) = &self.status.load().stuck {
-            return stuck.text.clone();
-        }
-        let paths: Vec<String> = self.files.paths().iter().map(|path| path.display().to_string()).collect();
-        let text = hangs(&paths.join(", "), DISK_TIMEOUT);
-        let stuck = Some(Failure::new(text.clone(), now));
-        self.status.rcu(|status| TlsStatus { stuck: stuck.clone(), ..(**status).clone() });
-        tracing::error!(error = text, "the certificates on disk cannot be read: those before stay in use");
-        text
+impl Reloadable for Tls {
+    fn files(&self) -> &ReloadableFiles {
+        &self.files
     }
 
-    /// Records that a look has ended: if the disk did not answer before, it does now.
-    pub(crate) fn answers(&self) {
-        if self.status.load().stuck.is_some() {
-            self.status.rcu(|status| TlsStatus { stuck: None, ..(**status).clone() });
-            tracing::info!("the certificates on disk can be read again");
-        }
-    }
-
-    /// Reloads changed files. Certificate and key are two files that are seldom replaced at the same instant. A pair
-    /// that does not match is therefore not used, and the next look may find one that does.
-    ///
-    /// # Errors
-    /// Why the files on disk are not in use.
-    pub(crate) fn run_cycle(&self, mode: ReloadMode, now: Timestamp) -> Result<FileReload, String> {
-        // Cycles run one after the other. The lock only satisfies the compiler.
-        let (watcher, watch) = &mut *self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        let seen = watcher.scan();
-        if !watch.saw(&seen) && mode == ReloadMode::OnChange {
-            return Ok(FileReload::Nothing);
-        }
-        watch.acted(seen.clone());
-        let before = self.status.load_full();
-        let loaded = match &seen {
-            Seen::Version(_) => self.files.load(),
-            Seen::Unreadable(error) => Err(error.clone()),
-        };
-        match loaded {
-            Ok(configs) => {
-                self.configs.store(Arc::new(configs));
-                let status = TlsStatus { version: seen.version(), loaded_at: now, error: None, stuck: None };
-                self.status.store(Arc::new(status));
-                tracing::info!("the certificates were reloaded");
-                let is_same = before.error.is_none() && before.version == seen.version();
-                Ok(if is_same {
-                    FileReload::Nothing
-                } else {
-                    FileReload::Read("the certificates were reloaded".to_owned())
-                })
-            }
-            Err(error) => {
-                let failure = Some(Failure::new(error.clone(), now));
-                self.status.store(Arc::new(TlsStatus { error: failure, ..(*before).clone() }));
-                tracing::error!(error, "the certificates were not reloaded: those before stay in use");
-                Err(format!("the certificates were not reloaded, and those before stay in use: {error}"))
-            }
-        }
+    /// Certificate and key are two files that are seldom replaced at the same instant. A pair that does not match is
+    /// therefore not used, and the next look may find one that does.
+    fn load(&self) -> Result<String, String> {
+        self.configs.store(Arc::new(self.settings.load()?));
+        Ok(String::new())
     }
 }
 

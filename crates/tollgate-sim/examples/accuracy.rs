@@ -3,7 +3,14 @@
 use std::error::Error;
 use std::io::Write;
 
-use tollgate_sim::accuracy;
+use it::accuracy;
+
+#[path = "../tests/it"]
+#[allow(dead_code, reason = "the tests use the rest")]
+mod it {
+    pub(crate) mod accuracy;
+    pub(crate) mod workload;
+}
 
 fn main() -> Result<(), Box<dyn Error>> {
     let text = include_str!("accuracy.md")

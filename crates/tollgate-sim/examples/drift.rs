@@ -7,8 +7,12 @@ use std::io::Write;
 use tollgate::algorithm::gcra::Gcra;
 use tollgate::algorithm::token_bucket::TokenBucket;
 use tollgate::{Quota, Rate, Timestamp};
-use tollgate_sim::drift::{self, Pace};
 use tollgate_sim::limiter::Limiter;
+
+use drift::Pace;
+
+#[path = "../tests/it/drift.rs"]
+mod drift;
 
 /// Early enough that a thousand million requests at the slowest rate end before the last representable instant.
 const START: Timestamp = Timestamp::from_unix_seconds(1);

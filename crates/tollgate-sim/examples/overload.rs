@@ -3,8 +3,14 @@
 use std::error::Error;
 use std::io::Write;
 
-use tollgate_sim::overload::limiters::LimiterKind;
-use tollgate_sim::overload::table;
+use it::overloaded_server::limiters::LimiterKind;
+use it::overloaded_server::table;
+
+#[path = "../tests/it"]
+#[allow(dead_code, reason = "the tests use the rest")]
+mod it {
+    pub(crate) mod overloaded_server;
+}
 
 /// The seed of every number on the page.
 const SEED: u64 = 1;

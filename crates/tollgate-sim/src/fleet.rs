@@ -3,8 +3,6 @@
 //! It measures what the nodes admit together, how often they call the store and how many units are stranded, in three
 //! modes: exact, leased, and with a separate counter on each node.
 
-mod demand;
-
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,8 +15,6 @@ use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{CheckRequest, Engine, MemoryStore, Quota, Secret, Source, Ticks, Timestamp};
 
 use crate::random::Random;
-
-pub use demand::{Demand, DemandOutcome, run_demand};
 
 /// Bytes of each counter's memory, enough for every key of a simulation.
 const BYTES: u64 = 16 << 20;
@@ -285,3 +281,6 @@ pub fn run(scenario: &FleetScenario, mode: CountingMode) -> Result<FleetOutcome,
     outcome.stranded += fleet.nodes.iter().map(|(node, _)| node.store().report().stranded).sum::<u64>();
     Ok(outcome)
 }
+
+#[cfg(test)]
+mod shares;

@@ -2,7 +2,7 @@
 //!
 //! [`Reader`] opens logs, finds their [`Format`] in their first lines, and yields one [`Record`] for each request, borrowed
 //! from the line. Plain text, gzip and zstd are recognised by their first bytes. [`Sorter`] puts what came of the records
-//! into the order of arrival. [`mod@write`] writes logs with known truth, for tests.
+//! into the order of arrival.
 //!
 //! | format | stamps | resolution | arrival | duration | notes |
 //! |---|---|---|---|---|---|
@@ -37,7 +37,8 @@ mod pieces;
 mod file;
 mod reader;
 mod sort;
-pub mod write;
+#[cfg(test)]
+pub(crate) mod write;
 
 pub use detect::DetectError;
 pub use file::{FileReport, LogError};

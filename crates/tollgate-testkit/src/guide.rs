@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use crate::program::Server;
+use crate::{Scratch, free_port};
 
 /// The address that the guides' commands name; a test puts its own server's there.
 pub const GUIDE_ADDRESS: &str = "127.0.0.1:8080";
@@ -146,24 +147,17 @@ pub fn succeeded(mut shell: Command) -> (String, String) {
     (stdout, stderr)
 }
 
-/// Executes all commands of a guide in one shell, in which variables last from block to block, and compares what it shows with what
-/// comes out, at least `least` times. `options` are the shell's; `prepare` may give it more. No command complains.
-pub fn follow_blocks(
-    blocks: &[(&str, String)],
-    server: &Server,
-    (options, least): (&str, usize),
-    prepare: impl FnOnce(&mut Command),
-) {
-    let mut script = format!("set {options}\n");
-    for (_, commands) in blocks.iter().filter(|(language, _)| *language == "sh") {
-        script.push_str(&commands.replace(GUIDE_ADDRESS, &server.address.to_string()));
-        script.push_str(&format!("\nprintf '\\n%s\\n' '{MARK}'\n"));
-    }
-    let mut shell = shell(&script);
-    prepare(&mut shell);
-    let (stdout, stderr) = succeeded(shell);
-    assert_eq!(stderr, "", "no command complains");
-    let mut outputs = stdout.split(MARK);
+/// A script of all commands of a guide, which puts a mark behind the output of each block.
+pub fn script(start: &str, blocks: &[(&str, String)]) -> String {
+    let commands = blocks.iter().filter(|(language, _)| *language == "sh");
+    commands.fold(format!("{start}\n"), |script, (_, commands)| {
+        script + commands + &format!("\nprintf '\\n%s\\n' '{MARK}'\n")
+    })
+}
+
+/// Compares the output of such a script with what the guide shows, at least `least` times.
+pub fn compare(blocks: &[(&str, String)], output: &str, least: usize) {
+    let mut outputs = output.split(MARK);
     let mut last = Last::default();
     for (language, block) in blocks {
         match *language {
@@ -172,6 +166,48 @@ pub fn follow_blocks(
         }
     }
     last.at_least(least);
+}
+
+/// Executes all commands of a guide in one shell, in which variables last from block to block, and compares what it shows with what
+/// comes out, at least `least` times. `options` are the shell's; `prepare` may give it more. No command complains.
+pub fn follow_blocks(
+    blocks: &[(&str, String)],
+    server: &Server,
+    (options, least): (&str, usize),
+    prepare: impl FnOnce(&mut Command),
+) {
+    let script = script(&format!("set {options}"), blocks);
+    let mut shell = shell(&script.replace(GUIDE_ADDRESS, &server.address.to_string()));
+    prepare(&mut shell);
+    compare(blocks, &in_silence(shell), least);
+}
+
+/// The output of a shell that succeeds and in which no command complains.
+pub fn in_silence(shell: Command) -> String {
+    let (output, complaints) = succeeded(shell);
+    assert_eq!(complaints, "", "no command complains");
+    output
+}
+
+/// The output of a guide whose commands start its Redis and its servers themselves. They get free ports, and are ended with
+/// the shell.
+pub fn with_own_store(blocks: &[(&str, String)]) -> String {
+    let folder = Scratch::new();
+    let ports = ["6379", "8080", "8090"].map(|port| (port, free_port().to_string()));
+    // Where many tests share a few processors, a decision may take longer than it does elsewhere.
+    let start = format!(
+        "set -eu\ncd '{}'\nexport TOLLGATE_STORE_DEADLINE=50ms\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT",
+        folder.text("")
+    );
+    let script = script(&start, blocks);
+    let script = ports.iter().fold(script, |script, (port, free)| script.replace(port, free));
+    let output = in_silence(shell(&script));
+    ports.iter().fold(output, |output, (port, free)| output.replace(free, port))
+}
+
+/// Follows a guide again, at most five times, until the machine was quick enough for it. Returns the output.
+pub fn until_quick(followed: impl Fn() -> String, is_quick: impl Fn(&String) -> bool) -> String {
+    (0..5).map(|_| followed()).find(is_quick).expect("the machine was never quick enough")
 }
 
 /// Serves a guide's policy, executes its commands, and compares what it shows with what comes out, at least `least` times.

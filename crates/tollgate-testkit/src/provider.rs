@@ -41,7 +41,7 @@ pub enum Counter {
     InFlight { limit: u64 },
 }
 
-/// What a rule counts.
+/// The unit that a rule counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counts {
     Calls,
@@ -76,7 +76,7 @@ pub struct Asked<'a> {
     pub units: u64,
 }
 
-/// What the provider answers.
+/// The provider's answer.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub status: u16,
@@ -85,12 +85,12 @@ pub struct Answer {
 
 #[derive(Clone, Debug, Default)]
 struct State {
-    /// What was admitted, and when; for windows of any beginning.
+    /// Admitted units with their instants, for windows of any beginning.
     log: VecDeque<(u64, u64)>,
     window_from: Option<u64>,
     /// Units in the window or in flight.
     used: u64,
-    /// What is in the bucket, in parts of [`UNIT`], and when that was counted.
+    /// The content of the bucket, in parts of [`UNIT`], and when it was counted.
     level: u64,
     level_at: u64,
 }
@@ -323,7 +323,7 @@ impl Provider {
                 add("x-ratelimit-reset", (theirs + left.full_in).div_ceil(SECOND).to_string());
             }
             (Speech::Discord, _) => {
-                // The global limit is not told.
+                // The global limit has no headers of its own.
                 let Some((_, left)) = counted.iter().find(|(rule, _)| rule.by_route) else { return headers };
                 add("x-ratelimit-bucket", format!("bucket-of-{}", route.len()));
                 add("x-ratelimit-limit", left.limit.to_string());

@@ -3,7 +3,7 @@
 
 #![allow(
     clippy::disallowed_methods,
-    reason = "Envoy is a program of its own: it starts, and comes back, in real time, and tells nobody when"
+    reason = "Envoy is a program of its own: it starts, and comes back, in real time, and does not announce it"
 )]
 
 use std::fs;
@@ -251,7 +251,7 @@ fn shadow_limits_pass() {
 }
 
 /// Envoy sends us headers that are not UTF-8 as they are, which no protobuf library reads, and would let the request pass if
-/// that were an error. So whoever sends one is refused.
+/// that were an error. So a client that sends one is refused.
 #[test]
 fn odd_bytes_open_nothing() {
     let policy = "domain: api\nlimits: [{name: per-key, by: [api_key], rate: 2/h}]";

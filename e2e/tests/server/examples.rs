@@ -46,7 +46,7 @@ fn adapted(paths: &[&str], addresses: &[(&'static str, String)]) -> Folder {
 fn started(folder: &Folder, name: &str, readme: &str, addresses: &[(&'static str, String)]) -> Vec<Proxy> {
     let port = |address: &str| address.rsplit(':').next().unwrap().to_owned();
     let start = |(line, (_, address)): (&str, &(&str, String))| {
-        // Only the first program is told its port, or that of the first, by its arguments.
+        // Only the first program gets its port, or that of the first, by its arguments.
         let line = line.replace(&port(addresses[0].0), &port(&addresses[0].1));
         let mut command = shell(&format!("exec {line}"));
         command.current_dir(folder.0.join("examples").join(name)).stderr(Stdio::null());

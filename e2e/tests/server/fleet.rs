@@ -171,7 +171,7 @@ fn without_the_store_a_change_is_the_nodes_own() {
     assert_eq!((mode(&one, "per-key").0.as_str(), mode(&two, "per-key").0.as_str()), ("off", "shadow"));
     assert!(says(&one, "fleet", 0).contains("are not in the store yet"));
     says(&two, "unblock api_key=before", 0);
-    assert!(is_blocked(&one, "before"), "it is not told yet");
+    assert!(is_blocked(&one, "before"), "the block is not there yet");
     redis.start_again();
     await_blocked(&two, "during", true);
     await_blocked(&one, "before", false);
@@ -481,7 +481,7 @@ fn nodes_show_each_other_their_certificates() {
     await_missing(&serving, "ca.pem", &two, refused);
 }
 
-/// What other servers do not know yet is a number to alert on: it is there while the store is away, and gone when the store has it.
+/// The number of changes that other servers do not know yet can be alerted on: it is there while the store is away, and gone when the store has it.
 #[test]
 fn unshared_operator_state_is_a_metric() {
     let mut redis = Redis::start(&["--appendonly", "yes"]);

@@ -12,7 +12,7 @@ use crate::gateway_upstream::Gateway;
 use crate::proxy::{Folder, Proxy, file, free_port};
 use crate::raw_http::Response;
 
-/// An address that is nobody's: where it is seen behind the gateway, a client's word about itself was believed.
+/// An address that no client has: where it is seen behind the gateway, a client's word about itself was believed.
 const FORGED: &str = "192.0.2.66";
 
 const POLICY: &str = "limits:

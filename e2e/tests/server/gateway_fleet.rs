@@ -56,7 +56,7 @@ fn counted_together(gateways: &[Gateway]) {
     }
 }
 
-/// What is not critical gets half of the capacity from both together, and critical requests the rest; each alone would give twice that. While
+/// Requests that are not critical get half of the capacity from both together, and critical requests the rest; each alone would give twice that. While
 /// the store is away each has its share, and when it is back they count together again.
 #[test]
 fn a_capacity_is_the_whole_fleets() {
@@ -81,7 +81,7 @@ fn a_capacity_on_a_cluster() {
     counted_together(&two(&config, &upstream, &cluster.url()));
 }
 
-/// Whom another controller refuses has used nothing of the fleet's capacity: a hundred of them leave it as it was, also where it is drawn from
+/// A request that another controller refuses has used nothing of the fleet's capacity: a hundred of them leave it as it was, also where it is drawn from
 /// a store.
 #[test]
 fn refused_requests_use_no_capacity() {
@@ -91,7 +91,7 @@ fn refused_requests_use_no_capacity() {
     let config = folder.write("config.yaml", &text).display().to_string();
     let address = format!("http://{}", upstream.address);
     let gateway = started(&config, &address, &redis.url());
-    // What it counts by itself before it knows the store is told to that later, and is not given back at once.
+    // Usage that it counts by itself before it knows the store is reported to the store later, and is not given back at once.
     until(|| gateway.server.metric("tollgate_store_nodes") == 1);
     let mut held = gateway.connect();
     std::io::Write::write_all(&mut held, b"GET /hang HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();

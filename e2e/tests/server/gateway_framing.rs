@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::gateway_upstream::{Gateway, OPEN, Upstream};
 use crate::proxy::{Folder, Proxy, free_port};
 
-/// The request that nobody may see.
+/// The request that no server may see.
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 
 /// Published shapes, each with the request that it hides: all of them are answered 400, and the connection ends.
@@ -29,7 +29,7 @@ fn refused() -> Vec<String> {
         post("Transfer-Encoding: chunked\r\nTransfer-encoding: identity", &chunks),
         post("Transfer-Encoding: chunked\r\nTransfer-Encoding: x", &chunks),
         post("Transfer-Encoding: x\r\nTransfer-Encoding: chunked", &chunks),
-        // Lengths that are told twice, or in a way that some read.
+        // Lengths that are stated twice, or in a way that some read.
         post(&format!("Content-Length: 0\r\nContent-Length: {length}"), SMUGGLED),
         post(&format!("Content-Length: {length}\r\nContent-Length: {length}"), SMUGGLED),
         post(&format!("Content-Length: 0, {length}"), SMUGGLED),
@@ -86,7 +86,7 @@ fn refused() -> Vec<String> {
 }
 
 /// Chunks that some read: the head is right, so it may be sent on; but no whole request is, and none that it hides. Requests to this path
-/// are told by the servers when all of their body is there.
+/// are reported by the servers when all of their body is there.
 fn cut() -> Vec<String> {
     let chunked = |body: &str| {
         format!("POST /whole HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}{SMUGGLED}")
@@ -263,7 +263,7 @@ fn corpus(upstream: &dyn Counted) {
         assert_eq!(problem["type"], "urn:tollgate:problem:invalid-request", "{bytes:?}: {answers}");
         assert_eq!(upstream.look(), Vec::<String>::new(), "{bytes:?}");
     }
-    // A whole one is told, so that silence about the others means something.
+    // A whole one is reported, so that silence about the others means something.
     let whole =
         "POST /whole HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
     assert!(gateway.all(whole.as_bytes()).starts_with("HTTP/1.1 200"));

@@ -16,7 +16,7 @@ enum Clients {
     /// As the recipe has it.
     Peers,
     /// From the first line of a connection, so that a test can be anybody.
-    Told,
+    ProxyProtocol,
 }
 
 /// A recipe with a test's own addresses, which stand behind `before`.
@@ -32,7 +32,7 @@ fn adapted(
     let replaced: Vec<(&str, String)> =
         named.iter().zip(ports).map(|(named, port)| (named.as_str(), format!("{before}{port}"))).collect();
     let file = folder.adapt(recipe, "recipe.yaml", &replaced);
-    if clients == Clients::Told {
+    if clients == Clients::ProxyProtocol {
         let text = std::fs::read_to_string(&file).unwrap();
         assert_eq!(text.matches(old).count(), 1, "{old}");
         std::fs::write(&file, text.replace(old, new)).unwrap();
@@ -131,7 +131,7 @@ fn three(upstream: &Upstream) -> Vec<Gateway> {
 fn networks(start: Start) {
     let upstream = Upstream::start();
     let nodes = three(&upstream);
-    let (proxy, _folder) = start(&nodes, Clients::Told);
+    let (proxy, _folder) = start(&nodes, Clients::ProxyProtocol);
     let status = |source: &str, field: &str| {
         let (family, destination) =
             if source.contains(':') { ("TCP6", "::1") } else { ("TCP4", "127.0.0.1") };
@@ -193,7 +193,7 @@ fn exact(start: Start) {
     drop(nodes.remove(1));
     let is_served =
         |number| matches!(proxy.get("/", &format!("X-API-Key: probe-{number}\r\n")).status, 200 | 429);
-    // Whoever checks the nodes has noticed when all is well for longer than it takes to notice.
+    // The health checks have noticed when all is well for longer than they take.
     let mut rounds = 0;
     until(|| {
         tollgate_testkit::rest(Duration::from_millis(200));

@@ -140,7 +140,7 @@ fn leave_or_answer(mut stream: TcpStream, leaves: Leaving) -> Option<()> {
 }
 
 /// The story: where an upstream ends its connections after a few requests, a request that it left twice lined up on the next shared
-/// connection, behind others, was left a third time, and given up. It gets a connection of its own, which nobody else fills.
+/// connection, behind others, was left a third time, and given up. It gets a connection of its own, which no other request fills.
 #[test]
 fn a_request_that_was_left_twice_gets_a_connection_of_its_own() {
     let (folder, (port, connections)) = (Folder::new("gateway-left"), leaving(2, Leaving::Asked));

@@ -96,7 +96,7 @@ fn the_gateway_answers_403() {
         (answer.status, answer.header("retry-after").map(str::to_owned))
     };
     assert_eq!(asked("/bots"), (403, None));
-    // A gRPC call is told PERMISSION_DENIED.
+    // A gRPC call gets PERMISSION_DENIED.
     let call = gateway.exchange(
         "POST /bots HTTP/1.1\r\nHost: a\r\nContent-Type: application/grpc\r\nTE: trailers\r\nContent-Length: 0\r\n\r\n",
     );

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::admin;
+use crate::nginx::assert_reasons_reach_clients;
 use crate::program::Server;
 use crate::proxy::{App, Folder, Proxy, file, free_port};
 
@@ -53,27 +53,11 @@ fn exactly_the_limit_passes() {
     assert_eq!(statuses, [200, 200, 429]);
 }
 
-/// A client behind HAProxy was once told 400 without a word where the policy says `deny`. It gets the status and the reason that
+/// A client behind HAProxy once got 400 without a word where the policy says `deny`. It gets the status and the reason that
 /// Tollgate means.
 #[test]
 fn denied_and_blocked_clients_get_the_reason() {
-    let policy = "limits:
-  - {name: per-key, by: [api_key], rate: 5/h}
-  - {name: exports, when: {path: /export}, by: [ip], rate: deny}
-";
-    let (server, app) = (admin::server(policy), App::start());
-    let (haproxy, _folder) = haproxy(&server.address.to_string(), &app);
-    let forbidden = haproxy.get("/export", "");
-    assert_eq!((forbidden.status, forbidden.header("retry-after")), (403, None));
-    assert_eq!(forbidden.header("content-type"), Some("application/problem+json"));
-    let problem = forbidden.json();
-    assert_eq!((&problem["cause"], &problem["retryable"]), (&"exports".into(), &false.into()));
-    admin::says(&server, "block api_key=k1 --for 1h", &["is blocked until"]);
-    let blocked = haproxy.get("/x", "X-API-Key: k1\r\nAccept: text/html\r\n");
-    assert_eq!((blocked.status, &blocked.json()["reason"]), (429, &"operator-block".into()));
-    assert!(blocked.header("retry-after").unwrap().parse::<u64>().unwrap() > 3_000);
-    assert_eq!(haproxy.get("/x", "X-API-Key: k2\r\n").status, 200);
-    assert_eq!(app.seen(), 1);
+    assert_reasons_reach_clients(haproxy);
 }
 
 /// Nothing that a client adds is believed.
@@ -99,7 +83,7 @@ fn tollgate_is_down() {
     let (haproxy, _folder) = haproxy(&format!("127.0.0.1:{}", free_port()), &app);
     let open = haproxy.get("/x", "X-API-Key: k1\r\n");
     assert_eq!((open.status, open.header("ratelimit")), (200, None));
-    // From now on nobody waits for it.
+    // Measured from here: the start of HAProxy does not count.
     #[allow(clippy::disallowed_methods, reason = "the test measures a real wait")]
     let start = std::time::Instant::now();
     assert_eq!(haproxy.get("/login", "").status, 503);

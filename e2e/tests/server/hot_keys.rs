@@ -33,7 +33,7 @@ fn reported(server: &Server, limit: &str, key: &str) -> Option<Value> {
 }
 
 /// One key is asked about all the time, another twice: the first is drawn ahead of time and shown so, the second is exact, and so is
-/// every key of a limit that says so. When nobody asks any more, nothing is leased.
+/// every key of a limit that says so. When requests end, nothing is leased.
 #[test]
 fn a_hot_key_is_shown_as_leased_and_a_quiet_one_as_exact() {
     let redis = Redis::start(&[]);
@@ -76,7 +76,7 @@ fn a_hot_key_is_shown_as_leased_and_a_quiet_one_as_exact() {
     let page = server.metrics();
     assert!(!page.contains("tollgate_limit_leased_keys{limit=\"strict\"}"), "{page}");
     assert!(!page.contains("api_key") && !page.contains(HOT), "{page}");
-    until("nothing is leased once nobody asks", || {
+    until("nothing is leased once requests end", || {
         let held = server.metric("tollgate_limit_held_units{limit=\"per-key\"}");
         (server.metric(leased) == 0 && held == 0).then_some(())
     });

@@ -25,7 +25,7 @@ fn one_credential_is_one_counter_on_every_way_in() {
         assert!(printed(&gateway.server, "get api_key=k2").contains("20 of 20"));
         let digest = CredentialDigest::of("k1");
         assert!(printed(&gateway.server, &format!("explain api_key={digest}")).contains("12 of 20 left"));
-        // A digest is no credential: a client that sends one is somebody else.
+        // A digest is no credential: a client that sends one is another client.
         gateway.get("/", &key(digest.as_str()));
         assert!(printed(&gateway.server, "get api_key=k1").contains("12 of 20"));
     }

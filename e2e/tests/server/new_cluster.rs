@@ -11,7 +11,7 @@ use crate::shared::on;
 
 /// A crowd that meets a new cluster at once, from the very first request of the server: every shard is ready for it, and `concurrency: 10`
 /// holds no more than ten. Nor does it where nearly every deadline is missed, and this server gives permits of its share beside those of
-/// the store: 11 were once held there, when the message was lost, or on its way, that told the store of such a permit.
+/// the store: 11 were once held there, when the message about such a permit was lost or on its way.
 #[test]
 fn concurrent_first_requests_get_no_more_than_the_limit() {
     let cluster = Cluster::start(1, &[]);
@@ -53,7 +53,7 @@ fn counters(node: &Redis) -> BTreeSet<String> {
     keys.lines().filter(|key| key.len() == 30 && !key.ends_with("probe")).map(str::to_owned).collect()
 }
 
-/// A slot that was told to go and that nobody was told to receive: no node answers for its new keys. Decisions are made without it, and
+/// A slot that migrates from one node and that no node imports: no node answers for its new keys. Decisions are made without it, and
 /// `/readyz`, the metrics and the log name the slot and what to do, until it is put right.
 #[test]
 fn a_half_migrated_slot_shows() {

@@ -50,26 +50,31 @@ fn exactly_the_limit_passes() {
     assert!(!errors.contains("unexpected status"), "{errors}");
 }
 
-/// A client behind nginx was once told 429 and `quota-exceeded` where the policy says `deny`, and where an operator had blocked it: it
+/// A client behind nginx once got 429 and `quota-exceeded` where the policy says `deny`, and where an operator had blocked it: it
 /// came back again and again. It gets the status and the reason that Tollgate means.
 #[test]
 fn denied_and_blocked_clients_get_the_reason() {
+    assert_reasons_reach_clients(nginx);
+}
+
+/// Denied and blocked clients get the status, the reason and the time to retry that Tollgate means, through this proxy.
+pub(crate) fn assert_reasons_reach_clients(start: fn(&str, &App) -> (Proxy, Folder)) {
     let policy = "limits:
   - {name: per-key, by: [api_key], rate: 5/h}
   - {name: exports, when: {path: /export}, by: [ip], rate: deny}
 ";
     let (server, app) = (admin::server(policy), App::start());
-    let (nginx, _folder) = nginx(&server.address.to_string(), &app);
-    let forbidden = nginx.get("/export", "");
+    let (proxy, _folder) = start(&server.address.to_string(), &app);
+    let forbidden = proxy.get("/export", "");
     assert_eq!((forbidden.status, forbidden.header("retry-after")), (403, None));
     assert_eq!(forbidden.header("content-type"), Some("application/problem+json"));
     let problem = forbidden.json();
     assert_eq!((&problem["cause"], &problem["retryable"]), (&"exports".into(), &false.into()));
     admin::says(&server, "block api_key=k1 --for 1h", &["is blocked until"]);
-    let blocked = nginx.get("/x", "X-API-Key: k1\r\nAccept: text/html\r\n");
+    let blocked = proxy.get("/x", "X-API-Key: k1\r\nAccept: text/html\r\n");
     assert_eq!((blocked.status, &blocked.json()["reason"]), (429, &"operator-block".into()));
     assert!(blocked.header("retry-after").unwrap().parse::<u64>().unwrap() > 3_000);
-    assert_eq!(nginx.get("/x", "X-API-Key: k2\r\n").status, 200);
+    assert_eq!(proxy.get("/x", "X-API-Key: k2\r\n").status, 200);
     assert_eq!(app.seen(), 1);
 }
 

@@ -69,7 +69,7 @@ fn the_description_is_true() {
     assert_eq!(server.send("GET", "/healthz", "").status, 200);
 }
 
-/// Every path that a wrong one is told of is described, and the other way round.
+/// Every path that the error for a wrong one lists is described, and the other way round.
 #[test]
 fn every_route_is_described() {
     let server = Server::start(POLICY);

@@ -25,8 +25,8 @@ fn reset(answer: &Value) -> u64 {
     answer["headers"]["X-RateLimit-Reset"].as_str().unwrap().parse().unwrap()
 }
 
-/// A server that starts before NTP sets its clock: when the clock is set, windows end by it and headers tell it, and the step gives
-/// nobody anything.
+/// A server that starts before NTP sets its clock: when the clock is set, windows end by it and headers have it, and the step gives
+/// no key a fresh quota.
 #[test]
 fn a_wall_clock_that_is_set_is_followed() {
     let clock = Scratch::new();

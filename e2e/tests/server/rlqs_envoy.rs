@@ -110,7 +110,7 @@ fn two_envoys_share_a_limit_by_demand() {
     std::thread::sleep(2 * REPORT + Duration::from_secs(1));
     let [most, least] = measure([&busy, &quiet], Duration::from_secs(5));
     assert!((28..=46).contains(&most) && (16..=22).contains(&least), "{most} and {least}: {}", one.log());
-    assert!(busy.refused() > 50, "the filter refuses nobody");
+    assert!(busy.refused() > 50, "the filter refuses no request");
 
     busy.pace(0);
     quiet.pace(80);
@@ -123,7 +123,7 @@ fn two_envoys_share_a_limit_by_demand() {
 
     let millis = u64::try_from(begun.elapsed().as_millis()).unwrap();
     let passed = busy.passed() + quiet.passed();
-    // The limit's own, a second of its rate, a tenth of its burst, three for each Envoy, and what each let pass before it was first told.
+    // The limit's own, a second of its rate, a tenth of its burst, three for each Envoy, and what each let pass before its first assignment.
     let most = 60 + 60 * millis / 1_000 + 60 + 6 + 3 * 2 + 2 * 20;
     assert!(passed <= most, "{passed} passed, of {most}");
     assert!(passed * 10 >= 60 * millis / 1_000 * 6, "only {passed} passed in {millis} ms");

@@ -53,7 +53,7 @@ fn asked(key: &str) -> String {
     format!(r#"{{"attributes":{{"api_key":"{key}"}}}}"#)
 }
 
-/// Whatever the wire and whoever is asked, a key has one count; and it outlives the servers.
+/// Over each protocol and on each node, a key has one count; and it outlives the servers.
 #[test]
 fn one_count_over_all_servers_and_wires() {
     let redis = Redis::start(&[]);
@@ -86,7 +86,7 @@ fn one_count_over_all_servers_and_wires() {
     }
 }
 
-/// A server starts and is ready without its store, decides by its own share, and counts in the store once that is there: nobody has to
+/// A server starts and is ready without its store, decides by its own share, and counts in the store once that is there: no operator has to
 /// restart it.
 #[test]
 fn a_server_starts_without_its_store() {
@@ -152,7 +152,7 @@ fn a_store_goes_and_comes_back() {
     server.joined();
     redis.kill();
     assert_eq!(server.source(KEY), "local");
-    until("it is told", || (server.readyz().1["store"]["status"] == "away").then_some(()));
+    until("readyz reports it", || (server.readyz().1["store"]["status"] == "away").then_some(()));
     assert!(server.metrics().contains("tollgate_store_shards{state=\"closed\"} 0\n"), "{}", server.metrics());
     redis.start_again();
     until("it counts in the store again", || (server.source(KEY) == "exact").then_some(()));
@@ -308,7 +308,7 @@ fn the_config_file_and_the_environment() {
     assert!(output.status.code() == Some(1) && !stderr(&output).contains("s3cret"), "{}", stderr(&output));
 }
 
-/// A cluster serves as one Redis does, and the loss of a shard is told by name.
+/// A cluster serves as one Redis does, and the loss of a shard is reported by name.
 #[test]
 fn servers_on_a_cluster() {
     let mut cluster = Cluster::start(0, &["--cluster-require-full-coverage", "no"]);
@@ -325,7 +325,7 @@ fn servers_on_a_cluster() {
     let gone = cluster.nodes.pop().unwrap();
     let address = format!("127.0.0.1:{}", gone.port);
     drop(gone);
-    let troubled = until("the loss is told", || {
+    let troubled = until("the loss is reported", || {
         let reported = one.readyz().1;
         (reported["store"]["status"] == "away").then_some(reported)
     });

@@ -28,7 +28,7 @@ fn compat_files_count_together() {
     });
 }
 
-/// Other people's files go on counting without their store: by shares, as the fleet was last counted, or of three while nobody knows.
+/// Other people's files go on counting without their store: by shares, as the fleet was last counted, or of three while their number is unknown.
 #[test]
 fn compat_files_without_their_store() {
     let envoy = "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 3}}]";
@@ -64,12 +64,12 @@ fn compat_rules_reconcile_with_the_store() {
             let taken = [asked(&server, key, 1), asked(&server, key, 1)];
             (taken == [(true, 9, "exact".to_owned()), (true, 8, "exact".to_owned())]).then_some(())
         });
-        // What an attempt before was too slow for is owed, and told, too.
+        // Usage of an earlier attempt that was too slow is deferred and reported, too.
         let settled = || server.metric("tollgate_store_debts_settled_total{result=\"ok\"}");
         until("nothing is owed yet", || (server.metric("tollgate_store_debts") == 0).then_some(()));
         let settled_before = settled();
         redis.kill();
-        // A request that is under way when the store goes may have been counted there, so it is never told again: none is sent before
+        // A request that is under way when the store goes may have been counted there, so it is never reported again: none is sent before
         // the server knows. Looks cost nothing.
         until("the server knows that its store is away", || {
             asked(&server, &user, 0);
@@ -99,7 +99,7 @@ fn compat_rules_reconcile_with_the_store() {
         until("nothing is owed", || (server.metric("tollgate_store_debts") == 0).then_some(()));
         // It is counted a moment after nothing is owed any more.
         until("one debt is settled", || (settled() - settled_before == 1).then_some(()));
-        until("it is told once", || {
+        until("it is reported once", || {
             let reported = asked(&server, &user, 0);
             (reported.2 == "exact").then(|| assert_eq!(reported, (true, 5, "exact".to_owned())))
         });

@@ -104,7 +104,7 @@ fn eviction_and_memory() {
     assert_eq!(found.status, Some(1));
 }
 
-/// A user that lacks rights is told which, and has them after what the check says to do. One that lacks the keys is told so.
+/// The check names the rights that a user lacks, and its cure grants them. It also reports a user that lacks the keys.
 #[test]
 fn rights_are_tried_and_named() {
     let redis = Redis::start(&GOOD);
@@ -171,7 +171,7 @@ fn the_recommended_user_is_enough() {
     assert_eq!(found.about("rights").len(), 1, "{}", found.text);
 }
 
-/// Nobody gets in without a password; with a wrong one; the password is in a file, a variable or the address, and never shown.
+/// No client gets in without a password, or with a wrong one; the password is in a file, a variable or the address, and never shown.
 #[test]
 fn passwords_let_in_and_are_never_shown() {
     let redis = Redis::start(&["--maxmemory", "100mb", "--requirepass", "s3cret"]);
@@ -209,7 +209,7 @@ fn wrong_usage_shows_no_password() {
     }
 }
 
-/// One that nobody answers at, a replica, a cluster's member and a hidden command are each told with their cure.
+/// An address without an answer, a replica, a cluster's member and a hidden command are each reported with their cure.
 #[test]
 fn servers_that_cannot_serve() {
     let found = checked(&[&format!("redis://127.0.0.1:{}", free_port())]);
@@ -241,7 +241,7 @@ fn servers_that_cannot_serve() {
     checked(&[&strict.url()]).says("writes", "fail", &["NOREPLICAS", "min-replicas-to-write"]);
 }
 
-/// TLS: without the authority nobody is believed; with it, and a certificate of ours where one is asked for, it is fit.
+/// TLS: without the CA no server is trusted; with it, and a certificate of ours where one is asked for, it is fit.
 #[test]
 fn tls_is_checked() {
     let (authority, folder) = (TestCa::new("store"), Scratch::new());
@@ -352,7 +352,7 @@ fn sentinels_are_checked() {
     });
     assert_eq!(found.status, Some(0));
     found.says("sentinels", "ok", &["3 know main", &primary.port.to_string()]);
-    checked(&[&url("nobody")]).says("sentinels", "fail", &["knows no nobody"]);
+    checked(&[&url("unknown")]).says("sentinels", "fail", &["knows no unknown"]);
     let found = checked(&[&format!("redis://{}", hosts[0])]);
     found.says("part", "fail", &["it is a sentinel", "redis-sentinel://"]);
 }

@@ -2,14 +2,10 @@
 
 use tollgate_testkit::{Scratch, free_port};
 
-use crate::guide::{Last, blocks, shell, succeeded};
+use crate::guide::{blocks, compare, in_silence, script, shell, until_quick};
 use crate::proxy::file;
 
 const GUIDE: &str = include_str!("../../../docs/tutorial.md");
-/// Stands between the outputs of two blocks.
-const MARK: &str = "=== next block ===";
-/// How often the tutorial is followed until the machine was quick enough for it.
-const ATTEMPTS: usize = 5;
 
 /// Every command of the tutorial works, and shows what the page says. It takes its store away once: where the store was away more
 /// often, the machine was too busy, and the tutorial is followed again.
@@ -17,16 +13,7 @@ const ATTEMPTS: usize = 5;
 fn the_tutorial_is_true() {
     let blocks = blocks(GUIDE);
     let is_quick = |output: &String| output.matches("the store does not serve").count() <= 1;
-    let outputs = (0..ATTEMPTS).map(|_| followed(&blocks)).find(is_quick);
-    let outputs = outputs.expect("the machine was never quick enough");
-    let (mut outputs, mut last) = (outputs.split(MARK), Last::default());
-    for (language, block) in &blocks {
-        match *language {
-            "sh" => last.ran(block, outputs.next().expect("each block has an output")),
-            _ => last.compare(language, block),
-        }
-    }
-    last.at_least(16);
+    compare(&blocks, &until_quick(|| followed(&blocks), is_quick), 16);
 }
 
 /// The output of the commands, each block's before a mark.
@@ -38,11 +25,8 @@ fn followed(blocks: &[(&str, String)]) -> String {
     std::fs::create_dir_all(folder.path("checkout/deploy/nginx")).unwrap();
     folder.write("checkout/deploy/nginx/tollgate.conf", &free(&recipe));
     // Without `-e`: `decide` says by its status that the last request was denied.
-    let mut script = String::from("set -u\nONE= TWO= NGINX= API= REDIS=\n");
-    script.push_str("trap 'kill $ONE $TWO $NGINX $API $REDIS 2>/dev/null || true' EXIT\n");
-    for (_, commands) in blocks.iter().filter(|(language, _)| *language == "sh") {
-        script.push_str(&format!("{commands}\nprintf '\\n%s\\n' '{MARK}'\n"));
-    }
+    let start = "set -u\nONE= TWO= NGINX= API= REDIS=\ntrap 'kill $ONE $TWO $NGINX $API $REDIS 2>/dev/null || true' EXIT";
+    let script = script(start, blocks);
     let mut shell = shell(&free(&script));
     let address = free("127.0.0.1:8080");
     shell
@@ -52,7 +36,5 @@ fn followed(blocks: &[(&str, String)]) -> String {
         .env("TOLLGATE_SERVER", format!("http://{address}"))
         // Where many tests share a few processors, a decision may take longer than it does elsewhere.
         .env("TOLLGATE_STORE_DEADLINE", "50ms");
-    let (output, complaints) = succeeded(shell);
-    assert_eq!(complaints, "", "no command complains");
-    output
+    in_silence(shell)
 }

@@ -1,5 +1,5 @@
 //! The units that a fleet with leases from a real store admits and keeps, counted in every interval: reservations are settled late, in part or
-//! never, units are given back by attributes and age, and leases end and go back meanwhile. The store is told the time.
+//! never, units are given back by attributes and age, and leases end and go back meanwhile. Each call to the store carries the time.
 
 use tokio::runtime::Runtime;
 use tollgate::algorithm::fixed_window::Align;
@@ -48,7 +48,7 @@ fn asking(cost: u64) -> CheckRequest<'static> {
 }
 
 impl<'r> Trace<'r> {
-    /// A fleet with a limit of this name, by which its counters are told from those of other traces.
+    /// A fleet with a limit of this name, which keeps its counters apart from those of other traces.
     fn new(runtime: &'r Runtime, url: &str, name: &str, quota: &Quota, seed: u64) -> Self {
         let _inside = runtime.enter();
         let node = |_| {

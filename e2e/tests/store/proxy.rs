@@ -27,7 +27,7 @@ pub(crate) enum Network {
     Slow(Duration),
     /// Connections stay open, also new ones, but nothing arrives.
     HalfOpen,
-    /// The same, for clients from this address.
+    /// Like `HalfOpen`, but only for clients from this address.
     HalfOpenFor(Ipv4Addr),
     /// A connection closes after this many more bytes of replies.
     CutAfter(u64),

@@ -18,7 +18,7 @@ impl SentinelSetup {
         Self::with(&Plan::new(Program::Redis))
     }
 
-    /// The same, with this plan for primary and replica.
+    /// Starts them with this plan for primary and replica.
     pub(crate) fn with(plan: &Plan) -> Self {
         let primary = plan.clone().start();
         let replica = plan.clone().line(format!("replicaof 127.0.0.1 {}", primary.port)).start();

@@ -6,6 +6,8 @@ use crate::source::Repository;
 /// Maximum number of words of the architecture, and of one page of the design.
 const ARCHITECTURE_WORDS_MAX: usize = 2_500;
 const DESIGN_WORDS_MAX: usize = 1_200;
+/// Strokes that join two things in a drawing.
+const STROKES: &[&str] = &["->", "<-", "|--", " v\n", " v  ", "→", "│", "─"];
 /// The page that maps the modules of each crate.
 const MAP: &str = "CONTRIBUTING.md";
 
@@ -23,11 +25,19 @@ pub(super) fn long_pages(repository: &Repository) -> Report {
         if words > most {
             findings.push(whole(file, format!("{words} words, {most} at most")));
         }
-        if is_design && !text.contains("```text") {
+        if is_design && !has_drawing(text) {
             findings.push(whole(file, "no drawing".to_owned()));
         }
     }
     Report::of(findings)
+}
+
+/// Whether a text block has a stroke that joins two things. Output of a command has none.
+fn has_drawing(page: &str) -> bool {
+    page.split("```text").skip(1).any(|rest| {
+        let block = rest.split("```").next().unwrap_or_default();
+        STROKES.iter().any(|stroke| block.contains(stroke))
+    })
 }
 
 /// Modules at the root of a crate that the map does not name in the part about their crate.
@@ -49,10 +59,11 @@ pub(super) fn unmapped_modules(repository: &Repository) -> Report {
     Report::of(findings)
 }
 
-/// The part of the map about a crate: from its name in bold to the next name in bold.
+/// The part of the map about a crate: from its name in bold to the next line that begins in bold, or to a heading.
 fn part_of<'m>(map: &'m str, name: &str) -> &'m str {
     let Some((_, rest)) = map.split_once(&format!("**`crates/{name}`**")) else { return "" };
-    rest.split("**`crates/").next().unwrap_or_default()
+    let end = ["\n**", "\n#"].iter().filter_map(|next| rest.find(next)).min();
+    &rest[..end.unwrap_or(rest.len())]
 }
 
 fn whole(file: &str, text: String) -> Finding {
@@ -67,19 +78,21 @@ mod tests {
     fn a_page_without_a_drawing_or_with_too_many_words_is_found() {
         let words = "word ".repeat(1_201);
         let drawn = "A page.\n```text\na -> b\n```\n";
+        let printed = "A page -> another.\n```text\n$ tollgate --version\n```\n";
         let repository = Repository::of(&[
             ("docs/design/long.md", &words),
             ("docs/design/drawn.md", drawn),
+            ("docs/design/printed.md", printed),
             ("docs/user.md", &words),
         ]);
         let texts: Vec<String> =
             long_pages(&repository).findings.into_iter().map(|finding| finding.text).collect();
-        assert_eq!(texts, ["1201 words, 1200 at most", "no drawing"]);
+        assert_eq!(texts, ["1201 words, 1200 at most", "no drawing", "no drawing"]);
     }
 
     #[test]
     fn a_module_is_named_in_the_part_of_its_own_crate() {
-        let map = "**`crates/a`**: `one`.\n\n**`crates/b`**: `two`.\n";
+        let map = "**`crates/b`**: `two`.\n\n**`crates/a`**: `one`, `two_more`.\n\n**Elsewhere**: `two`.\n\n## `two`\n";
         let repository = Repository::of(&[
             ("CONTRIBUTING.md", map),
             ("crates/a/src/one.rs", ""),

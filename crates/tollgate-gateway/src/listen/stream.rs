@@ -1,4 +1,5 @@
-//! A connection's stream, the same type with TLS and without, so that every protocol accepts either.
+//! A connection's stream, the same type with TLS and without, so that every protocol accepts either. To a client and to
+//! an upstream it differs only in what it holds.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -8,17 +9,21 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio_rustls::server::TlsStream;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_rustls::TlsStream;
 
 use super::connection_table::ConnectionActivity;
 
-/// A connection to a client.
+/// A connection. It holds `H` while it is open: that to a client its entry in the connection limit, which records whether
+/// it is used.
 #[derive(Debug)]
-pub struct Stream {
+pub struct Stream<H = Arc<ConnectionActivity>> {
     transport: Transport,
-    /// Its entry in the connection limit, which records whether it is used.
-    activity: Arc<ConnectionActivity>,
+    held: H,
 }
+
+/// A connection to an upstream, with its permit among the connections to all upstreams.
+pub(crate) type UpstreamStream = Stream<OwnedSemaphorePermit>;
 
 #[derive(Debug)]
 enum Transport {
@@ -28,22 +33,24 @@ enum Transport {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl Stream {
+impl<H> Stream<H> {
     /// A connection without TLS.
     #[must_use]
-    pub const fn plain(stream: TcpStream, activity: Arc<ConnectionActivity>) -> Self {
-        Self { transport: Transport::Plain(stream), activity }
+    pub const fn plain(stream: TcpStream, held: H) -> Self {
+        Self { transport: Transport::Plain(stream), held }
     }
 
-    /// A connection after its TLS handshake.
+    /// A connection after its TLS handshake, on either side.
     #[must_use]
-    pub fn secure(stream: TlsStream<TcpStream>, activity: Arc<ConnectionActivity>) -> Self {
-        Self { transport: Transport::Tls(Box::new(stream)), activity }
+    pub fn secure(stream: impl Into<TlsStream<TcpStream>>, held: H) -> Self {
+        Self { transport: Transport::Tls(Box::new(stream.into())), held }
     }
+}
 
+impl Stream {
     /// Its entry in the connection limit. The code that answers requests records them there.
     pub fn activity(&self) -> Arc<ConnectionActivity> {
-        Arc::clone(&self.activity)
+        Arc::clone(&self.held)
     }
 
     /// The address of the peer.
@@ -87,7 +94,7 @@ impl Stream {
     }
 }
 
-impl AsyncRead for Stream {
+impl<H: Unpin> AsyncRead for Stream<H> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -100,7 +107,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl<H: Unpin> AsyncWrite for Stream<H> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match &mut self.get_mut().transport {
             Transport::Plain(stream) => Pin::new(stream).poll_write(context, bytes),

@@ -10,6 +10,7 @@ use tollgate::{Clock, ExpiringOverride, LimitOverride, Timestamp};
 
 use super::settings::TraceSettings;
 use crate::control::ControlPlane;
+use crate::file_watch::Reloadable;
 use crate::service::Service;
 use crate::store::Fleet;
 use crate::telemetry::names::{self, label};
@@ -121,12 +122,10 @@ fn policy(control: &ControlPlane) -> Vec<Sample> {
 
 /// The known callers, if there is a callers file.
 fn callers(control: &ControlPlane) -> Vec<Sample> {
-    let Some(status) = control.readiness.callers.as_ref().map(|callers| callers.status()) else {
-        return Vec::new();
-    };
+    let Some(callers) = &control.readiness.callers else { return Vec::new() };
     vec![
-        Sample::new(&names::CALLERS, status.known as u64),
-        Sample::new(&names::CALLERS_OK, u64::from(status.trouble().is_none())),
+        Sample::new(&names::CALLERS, callers.known() as u64),
+        Sample::new(&names::CALLERS_OK, u64::from(callers.files().status().trouble().is_none())),
     ]
 }
 

@@ -39,11 +39,11 @@ const LEVEL_MAX: u8 = 20;
 const REQUEST_BYTES: usize = 16;
 const SHAPE_BYTES: usize = 96;
 
-/// What is kept of requests: what the active policy reads.
+/// The parts of a request that are kept: those that the active policy reads.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
     names: Vec<String>,
-    /// What identifies a client: what most limits count by.
+    /// The attributes that identify a client: those that most limits count by.
     client: Option<By>,
 }
 
@@ -89,12 +89,12 @@ pub(crate) struct KeptMinute {
     full_at: Option<u32>,
     /// One client in two to the power of this is kept.
     level: u8,
-    /// What identifies a client, as a policy writes it.
+    /// The attributes that identify a client, as a policy writes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     client: Option<String>,
     /// The attributes that are kept.
     names: Vec<String>,
-    /// What requests look like, and the hash of the client of each.
+    /// The shapes of requests, and the hash of the client of each.
     shapes: Vec<(String, u32)>,
     /// The index of the shape, and the microseconds since the start.
     requests: Vec<(u32, u32)>,

@@ -19,382 +19,181 @@ pub(crate) struct Metric {
     pub(crate) kind: MetricKind,
 }
 
-const fn counter(name: &'static str, help: &'static str) -> Metric {
-    Metric { name, help, kind: MetricKind::Counter }
+/// Declares each metric, and `ALL` in the same order.
+macro_rules! metrics {
+    ($($name:ident: $kind:ident $text:literal, $help:literal;)*) => {
+        $(pub(crate) static $name: Metric = Metric { name: $text, help: $help, kind: MetricKind::$kind };)*
+
+        /// All metrics, in the order in which they are shown. A metric without a reporter in this process is shown
+        /// without numbers.
+        pub(crate) static ALL: [&Metric; [$($text),*].len()] = [$(&$name),*];
+    };
 }
 
-const fn gauge(name: &'static str, help: &'static str) -> Metric {
-    Metric { name, help, kind: MetricKind::Gauge }
+metrics! {
+    BUILD: Gauge "tollgate_build_info", "The version that runs, as a label of the number 1.";
+    DECISIONS: Counter "tollgate_decisions_total",
+        "Decisions, by the verdict sent to the caller and by protocol.";
+    WITHOUT_LIMIT: Counter "tollgate_decisions_without_limit_total",
+         "Requests that passed because no limit applies to their attributes, by protocol.";
+    UNDECLARED: Counter "tollgate_undeclared_attributes_total",
+         "Attributes that callers sent and the policy does not declare, by protocol.";
+    LIMIT_DECISIONS: Counter "tollgate_limit_decisions_total",
+         "Answers of single limits, by outcome, source and protocol.";
+    NEAR_LIMIT: Counter "tollgate_limit_near_total",
+        "Requests that a limit admitted and after which less than a fifth of it remained.";
+    DURATION: Histogram "tollgate_decision_duration_seconds",
+         "Time from a complete request to its answer, by protocol; of one request in sixteen where a protocol is fast.";
+    RETRY_AFTER: Histogram "tollgate_retry_after_seconds", "The retry delay sent to denied callers.";
+    CONNECTIONS: Gauge "tollgate_connections_open",  "Connections that are open now, by protocol.";
+    POLICY_LIMITS: Gauge "tollgate_policy_limits",
+        "Limits of the active policy, or rules of another program's file.";
+    RELOADS: Counter "tollgate_policy_reloads_total", "Attempts to activate another policy, by result.";
+    RELOAD_OK: Gauge "tollgate_policy_last_reload_successful",
+        "1 unless the last attempt to activate another policy failed, so that an older one decides.";
+    POLICY_SINCE: Gauge "tollgate_policy_loaded_timestamp_seconds",
+        "When the active policy was activated, in seconds since 1970.";
+    CALLERS: Gauge "tollgate_callers", "Callers that the callers file knows.";
+    CALLERS_OK: Gauge "tollgate_callers_last_reload_successful",
+        "1 unless the callers file on disk is wrong, so that those of an older one are known.";
+    STORE_KEYS: Gauge "tollgate_store_keys",
+        "Keys whose counter matters still; counted at most every ten seconds.";
+    STORE_OVERFLOW: Gauge "tollgate_store_overflow_keys",
+        "Counters that new keys share because the store is, or was, full; counted at most every ten seconds.";
+    STORE_BYTES: Gauge "tollgate_store_bytes", "Bytes that counters take.";
+    STORE_CAPACITY: Gauge "tollgate_store_capacity_bytes", "Bytes that counters may take.";
+    STORE_CALLS: Counter "tollgate_store_calls_total", "Script calls that were sent to the shared store.";
+    STORE_REQUESTS: Counter "tollgate_store_requests_total",
+        "Requests that were decided in calls to the shared store; a call decides one or many.";
+    STORE_DURATION: Histogram "tollgate_store_call_duration_seconds",
+        "How long a call to the shared store took, until its answer came.";
+    STORE_FAILURES: Counter "tollgate_store_failures_total",
+        "Calls to the shared store that were not answered, and requests that were not sent, by class.";
+    STORE_CONNECTIONS: Counter "tollgate_store_connections_total",
+        "Attempts to connect to the shared store, by result.";
+    STORE_BREAKER: Gauge "tollgate_store_breaker",
+        "1 for the state that a shard's breaker is in, and 0 for the others.";
+    STORE_SHARDS: Gauge "tollgate_store_shards", "Shards of the shared store, by the state of their breaker.";
+    STORE_OPENED: Counter "tollgate_store_breaker_opened_total", "How often a shard's breaker opened.";
+    STORE_AWAY: Gauge "tollgate_store_away_seconds",
+        "How long a shard has been failing; 0 for one that is well.";
+    STORE_IN_FLIGHT: Gauge "tollgate_store_in_flight",
+        "Requests that are under way to a shard, or wait to be.";
+    STORE_OUTAGE: Counter "tollgate_store_outage_seconds_total",
+        "Seconds in which at least one shard of the shared store did not serve.";
+    STORE_SLOTS_UNSERVED: Gauge "tollgate_store_slots_unserved",
+        "Slots of the cluster that no node answered for in the last 10 seconds, such as half-migrated ones.";
+    STORE_CORRECTIONS: Gauge "tollgate_store_corrections",
+        "Refunds to the shared store that wait to be sent.";
+    LEASE_KEYS: Gauge "tollgate_lease_keys",
+        "Keys of which units are held ahead of time, or a denial is remembered.";
+    LEASE_HELD: Gauge "tollgate_lease_held_units",
+        "Units drawn from the shared store that are not spent yet.";
+    LEASE_UNITS: Counter "tollgate_lease_units_total",
+        "Units drawn from the shared store ahead of time, given back to it, and such as could not go back or may have been lost, by result.";
+    LIMIT_LEASED: Gauge "tollgate_limit_leased_keys",
+        "Keys of a limit that are asked about so often that units of them are drawn ahead of time.";
+    LIMIT_HELD: Gauge "tollgate_limit_held_units",
+        "Units of a limit's keys that were drawn from the shared store and are not spent yet.";
+    STORE_DEFERRED: Gauge "tollgate_store_debts",
+        "Counters whose units were admitted without the shared store, and are taken from it when it is back.";
+    STORE_SETTLED: Counter "tollgate_store_debts_settled_total",
+        "Counters reconciled with the shared store after an outage, and counters that were not, or perhaps not, by result.";
+    STORE_OPEN: Counter "tollgate_store_open_seconds_total",
+        "Seconds in which limits let everybody pass because the shared store was away.";
+    STORE_NODES: Gauge "tollgate_store_nodes",
+        "Servers that share the store, as this one knows; 0 while it does not.";
+    RLQS_STREAMS: Gauge "tollgate_rlqs_streams", "Envoys that are connected to be assigned quotas.";
+    RLQS_BUCKETS: Gauge "tollgate_rlqs_buckets", "Different buckets that Envoys report about.";
+    RLQS_SUBSCRIPTIONS: Gauge "tollgate_rlqs_subscriptions",
+        "Buckets that Envoys report about, each counted once for every Envoy.";
+    RLQS_ASSIGNED: Gauge "tollgate_rlqs_assigned_rate",
+        "Requests a second that are assigned to Envoys, over all buckets that a limit holds back.";
+    RLQS_OWED: Gauge "tollgate_rlqs_owed_units",
+        "Units that Envoys used and that counters did not have; assignments are lower until they are paid.";
+    RLQS_REPORTED: Counter "tollgate_rlqs_reported_requests_total",
+        "Requests that Envoys reported, by what they did with them.";
+    RLQS_ASSIGNMENTS: Counter "tollgate_rlqs_assignments_total", "Assignments that were sent to Envoys.";
+    RLQS_ABANDONED: Counter "tollgate_rlqs_abandoned_total",
+        "Unused buckets that an Envoy was instructed to abandon.";
+    GATEWAY_ANSWERS: Counter "tollgate_gateway_answers_total",
+        "Answers of upstreams that the gateway handed on, by class of status.";
+    GATEWAY_FAILURES: Counter "tollgate_gateway_failures_total",
+        "Requests that the gateway sent to an upstream without an answer, by kind: no connection, no place, refused, lost or late.";
+    GATEWAY_RETRIES: Counter "tollgate_gateway_retries_total",
+        "Requests that the gateway sent to an upstream after another attempt had failed.";
+    GATEWAY_TUNNELS: Gauge "tollgate_gateway_tunnels", "Tunnels that are open now, such as WebSockets.";
+    GATEWAY_UP: Gauge "tollgate_gateway_upstream_up",
+        "1 for an upstream whose health checks pass, or that has none.";
+    GATEWAY_ENDED: Counter "tollgate_gateway_connections_ended_total",
+        "Connections of clients that the gateway ended for the sake of others, by reason.";
+    GATEWAY_SLOW: Counter "tollgate_gateway_slow_bodies_total",
+        "Bodies that the gateway ended because its client was too slow, by what it was slow at: its upload or an answer.";
+    OUTBOUND_CALLS: Counter "tollgate_outbound_calls_total",
+        "Calls that the outbound proxy let leave for a provider.";
+    OUTBOUND_WAITED: Counter "tollgate_outbound_waited_total",
+        "Calls among them that had to wait before they left.";
+    OUTBOUND_WAIT_SECONDS: Counter "tollgate_outbound_wait_seconds_total",
+        "How long those calls waited together.";
+    OUTBOUND_REFUSED: Counter "tollgate_outbound_refused_total",
+        "Calls that the outbound proxy refused, so that they never left.";
+    OUTBOUND_THROTTLED: Counter "tollgate_outbound_throttled_total",
+        "Calls that the provider refused because of a limit.";
+    OUTBOUND_FAILED: Counter "tollgate_outbound_failed_total",
+        "Calls to which the provider answered with an error of its own.";
+    OUTBOUND_RETRIES: Counter "tollgate_outbound_retries_total", "Attempts of calls after the first.";
+    OUTBOUND_WAITING: Gauge "tollgate_outbound_waiting",
+        "Calls that wait now, at the bucket where most wait.";
+    OUTBOUND_IN_FLIGHT: Gauge "tollgate_outbound_in_flight",
+        "Calls that are under way now, at the bucket with most of them.";
+    OUTBOUND_FROZEN: Gauge "tollgate_outbound_frozen",
+        "Buckets of the provider to which no calls are sent now.";
+    WAITING: Gauge "tollgate_waiting_requests",
+        "Requests of the gateway that wait for their turn at a leaky bucket.";
+    WAITS: Histogram "tollgate_wait_duration_seconds",
+        "How long requests of the gateway have to wait for their turn at a leaky bucket.";
+    OVERLOAD_LIMIT: Gauge "tollgate_overload_limit",
+        "What a controller admits: places in flight, requests a second, or places in the line.";
+    OVERLOAD_IN_FLIGHT: Gauge "tollgate_overload_in_flight",
+        "Requests in flight, or in the line, as a controller counts them.";
+    OVERLOAD_QUEUE: Gauge "tollgate_overload_queue_estimate",
+        "How many of the requests in flight are estimated to wait behind the gateway.";
+    OVERLOAD_UTILISATION: Gauge "tollgate_overload_utilisation_permille",
+        "How busy the worker is, in thousandths.";
+    OVERLOAD_LEVEL: Gauge "tollgate_overload_level_permille",
+        "How much is shed, in thousandths of a class: 1500 is all test traffic and half of the reads.";
+    OVERLOAD_REFUSED: Counter "tollgate_overload_refused_total",
+        "Requests that a controller of overload refused, by priority.";
+    OVERLOAD_WAITED: Counter "tollgate_overload_waited_total",
+        "Requests that got a place after a wait in the line, by priority.";
+    OVERLOAD_WAIT: Counter "tollgate_overload_wait_seconds_total",
+        "How long they waited in all, by priority.";
+    OVERLOAD_WOULD_REFUSE: Counter "tollgate_overload_would_refuse_total",
+        "Requests that a controller of overload would have refused, had it not been in shadow.";
+    OVERLOAD_REASON: Gauge "tollgate_overload_reason",
+        "1 for the reason why a controller last changed what it admits.";
+    OVERLOAD_CHANGED: Gauge "tollgate_overload_changed_timestamp_seconds",
+        "When a controller last changed what it admits, in seconds since 1970.";
+    OVERLOAD_MODE: Gauge "tollgate_overload_mode", "1 for the mode in which a controller of overload is.";
+    OVERLOAD_KILLED: Gauge "tollgate_overload_killed",
+        "1 while the kill switch of a controller of overload is on.";
+    KILL_SWITCHES: Gauge "tollgate_kill_switches",
+        "Kill switches that are on now; each turns a limit, or all of them, off.";
+    UNSHARED: Gauge "tollgate_operator_state_unshared",
+        "Blocks and overrides of this server that the shared store does not have yet, so that other servers do not know them.";
+    SNAPSHOT_SINCE: Gauge "tollgate_snapshot_timestamp_seconds",
+        "When counters were last written to disk, in seconds since 1970.";
+    SNAPSHOTS: Counter "tollgate_snapshots_total", "Attempts to write counters to disk, by result.";
+    FOLDED: Gauge "tollgate_metrics_folded_limits",
+        "Limits without series of their own, counted together under one name since there are too many.";
+    SPANS: Counter "tollgate_trace_spans_total", "Spans of decisions, by what became of them.";
+    LOG_LINES: Counter "tollgate_log_lines_lost_total",
+        "Lines of the log that were dropped because their reader was too slow.";
+    PROCESS_MEMORY: Gauge "process_resident_memory_bytes", "Resident memory of the process.";
+    PROCESS_FILES: Gauge "process_open_fds", "Open file descriptors of the process.";
+    PROCESS_FILES_MAX: Gauge "process_max_fds", "Most file descriptors that the process may have open.";
+    PROCESS_START: Gauge "process_start_time_seconds", "When the process started, in seconds since 1970.";
 }
-
-const fn histogram(name: &'static str, help: &'static str) -> Metric {
-    Metric { name, help, kind: MetricKind::Histogram }
-}
-
-pub(crate) static BUILD: Metric =
-    gauge("tollgate_build_info", "The version that runs, as a label of the number 1.");
-pub(crate) static DECISIONS: Metric =
-    counter("tollgate_decisions_total", "Decisions, by the verdict sent to the caller and by protocol.");
-pub(crate) static WITHOUT_LIMIT: Metric = counter(
-    "tollgate_decisions_without_limit_total",
-    "Requests that passed because no limit applies to their attributes, by protocol.",
-);
-pub(crate) static UNDECLARED: Metric = counter(
-    "tollgate_undeclared_attributes_total",
-    "Attributes that callers sent and the policy does not declare, by protocol.",
-);
-pub(crate) static LIMIT_DECISIONS: Metric =
-    counter("tollgate_limit_decisions_total", "Answers of single limits, by outcome, source and protocol.");
-pub(crate) static NEAR_LIMIT: Metric = counter(
-    "tollgate_limit_near_total",
-    "Requests that a limit admitted and after which less than a fifth of it remained.",
-);
-pub(crate) static DURATION: Metric = histogram(
-    "tollgate_decision_duration_seconds",
-    "Time from a complete request to its answer, by protocol; of one request in sixteen where a protocol is fast.",
-);
-pub(crate) static RETRY_AFTER: Metric =
-    histogram("tollgate_retry_after_seconds", "The retry delay sent to denied callers.");
-pub(crate) static CONNECTIONS: Metric =
-    gauge("tollgate_connections_open", "Connections that are open now, by protocol.");
-pub(crate) static POLICY_LIMITS: Metric =
-    gauge("tollgate_policy_limits", "Limits of the active policy, or rules of another program's file.");
-pub(crate) static RELOADS: Metric =
-    counter("tollgate_policy_reloads_total", "Attempts to activate another policy, by result.");
-pub(crate) static RELOAD_OK: Metric = gauge(
-    "tollgate_policy_last_reload_successful",
-    "1 unless the last attempt to activate another policy failed, so that an older one decides.",
-);
-pub(crate) static POLICY_SINCE: Metric = gauge(
-    "tollgate_policy_loaded_timestamp_seconds",
-    "When the active policy was activated, in seconds since 1970.",
-);
-pub(crate) static CALLERS: Metric = gauge("tollgate_callers", "Callers that the callers file knows.");
-pub(crate) static CALLERS_OK: Metric = gauge(
-    "tollgate_callers_last_reload_successful",
-    "1 unless the callers file on disk is wrong, so that those of an older one are known.",
-);
-pub(crate) static STORE_KEYS: Metric =
-    gauge("tollgate_store_keys", "Keys whose counter matters still; counted at most every ten seconds.");
-pub(crate) static STORE_OVERFLOW: Metric = gauge(
-    "tollgate_store_overflow_keys",
-    "Counters that new keys share because the store is, or was, full; counted at most every ten seconds.",
-);
-pub(crate) static STORE_BYTES: Metric = gauge("tollgate_store_bytes", "Bytes that counters take.");
-pub(crate) static STORE_CAPACITY: Metric =
-    gauge("tollgate_store_capacity_bytes", "Bytes that counters may take.");
-pub(crate) static STORE_CALLS: Metric =
-    counter("tollgate_store_calls_total", "Script calls that were sent to the shared store.");
-pub(crate) static STORE_REQUESTS: Metric = counter(
-    "tollgate_store_requests_total",
-    "Requests that were decided in calls to the shared store; a call decides one or many.",
-);
-pub(crate) static STORE_DURATION: Metric = histogram(
-    "tollgate_store_call_duration_seconds",
-    "How long a call to the shared store took, until its answer came.",
-);
-pub(crate) static STORE_FAILURES: Metric = counter(
-    "tollgate_store_failures_total",
-    "Calls to the shared store that were not answered, and requests that were not sent, by class.",
-);
-pub(crate) static STORE_CONNECTIONS: Metric =
-    counter("tollgate_store_connections_total", "Attempts to connect to the shared store, by result.");
-pub(crate) static STORE_BREAKER: Metric =
-    gauge("tollgate_store_breaker", "1 for the state that a shard's breaker is in, and 0 for the others.");
-pub(crate) static STORE_SHARDS: Metric =
-    gauge("tollgate_store_shards", "Shards of the shared store, by the state of their breaker.");
-pub(crate) static STORE_OPENED: Metric =
-    counter("tollgate_store_breaker_opened_total", "How often a shard's breaker opened.");
-pub(crate) static STORE_AWAY: Metric =
-    gauge("tollgate_store_away_seconds", "How long a shard has been failing; 0 for one that is well.");
-pub(crate) static STORE_IN_FLIGHT: Metric =
-    gauge("tollgate_store_in_flight", "Requests that are under way to a shard, or wait to be.");
-pub(crate) static STORE_OUTAGE: Metric = counter(
-    "tollgate_store_outage_seconds_total",
-    "Seconds in which at least one shard of the shared store did not serve.",
-);
-pub(crate) static STORE_SLOTS_UNSERVED: Metric = gauge(
-    "tollgate_store_slots_unserved",
-    "Slots of the cluster that no node answered for in the last 10 seconds, such as half-migrated ones.",
-);
-pub(crate) static STORE_CORRECTIONS: Metric =
-    gauge("tollgate_store_corrections", "Refunds to the shared store that wait to be sent.");
-pub(crate) static STORE_DEFERRED: Metric = gauge(
-    "tollgate_store_debts",
-    "Counters whose units were admitted without the shared store, and are taken from it when it is back.",
-);
-pub(crate) static STORE_SETTLED: Metric = counter(
-    "tollgate_store_debts_settled_total",
-    "Counters reconciled with the shared store after an outage, and counters that were not, or perhaps not, by result.",
-);
-pub(crate) static STORE_OPEN: Metric = counter(
-    "tollgate_store_open_seconds_total",
-    "Seconds in which limits let everybody pass because the shared store was away.",
-);
-pub(crate) static STORE_NODES: Metric =
-    gauge("tollgate_store_nodes", "Servers that share the store, as this one knows; 0 while it does not.");
-pub(crate) static LEASE_KEYS: Metric =
-    gauge("tollgate_lease_keys", "Keys of which units are held ahead of time, or a denial is remembered.");
-pub(crate) static LEASE_HELD: Metric =
-    gauge("tollgate_lease_held_units", "Units drawn from the shared store that are not spent yet.");
-pub(crate) static LIMIT_LEASED: Metric = gauge(
-    "tollgate_limit_leased_keys",
-    "Keys of a limit that are asked about so often that units of them are drawn ahead of time.",
-);
-pub(crate) static LIMIT_HELD: Metric = gauge(
-    "tollgate_limit_held_units",
-    "Units of a limit's keys that were drawn from the shared store and are not spent yet.",
-);
-pub(crate) static LEASE_UNITS: Metric = counter(
-    "tollgate_lease_units_total",
-    "Units drawn from the shared store ahead of time, given back to it, and such as could not go back or may have been lost, by result.",
-);
-pub(crate) static RLQS_STREAMS: Metric =
-    gauge("tollgate_rlqs_streams", "Envoys that are connected to be assigned quotas.");
-pub(crate) static RLQS_BUCKETS: Metric =
-    gauge("tollgate_rlqs_buckets", "Different buckets that Envoys report about.");
-pub(crate) static RLQS_SUBSCRIPTIONS: Metric = gauge(
-    "tollgate_rlqs_subscriptions",
-    "Buckets that Envoys report about, each counted once for every Envoy.",
-);
-pub(crate) static RLQS_ASSIGNED: Metric = gauge(
-    "tollgate_rlqs_assigned_rate",
-    "Requests a second that are assigned to Envoys, over all buckets that a limit holds back.",
-);
-pub(crate) static RLQS_OWED: Metric = gauge(
-    "tollgate_rlqs_owed_units",
-    "Units that Envoys used and that counters did not have; assignments are lower until they are paid.",
-);
-pub(crate) static RLQS_REPORTED: Metric = counter(
-    "tollgate_rlqs_reported_requests_total",
-    "Requests that Envoys reported, by what they did with them.",
-);
-pub(crate) static RLQS_ASSIGNMENTS: Metric =
-    counter("tollgate_rlqs_assignments_total", "Assignments that were sent to Envoys.");
-pub(crate) static RLQS_ABANDONED: Metric =
-    counter("tollgate_rlqs_abandoned_total", "Unused buckets that an Envoy was instructed to abandon.");
-pub(crate) static GATEWAY_ANSWERS: Metric = counter(
-    "tollgate_gateway_answers_total",
-    "Answers of upstreams that the gateway handed on, by class of status.",
-);
-pub(crate) static GATEWAY_FAILURES: Metric = counter(
-    "tollgate_gateway_failures_total",
-    "Requests that the gateway sent to an upstream without an answer, by kind: no connection, no place, refused, lost or late.",
-);
-pub(crate) static GATEWAY_RETRIES: Metric = counter(
-    "tollgate_gateway_retries_total",
-    "Requests that the gateway sent to an upstream after another attempt had failed.",
-);
-pub(crate) static GATEWAY_TUNNELS: Metric =
-    gauge("tollgate_gateway_tunnels", "Tunnels that are open now, such as WebSockets.");
-pub(crate) static GATEWAY_ENDED: Metric = counter(
-    "tollgate_gateway_connections_ended_total",
-    "Connections of clients that the gateway ended for the sake of others, by reason.",
-);
-pub(crate) static GATEWAY_SLOW: Metric = counter(
-    "tollgate_gateway_slow_bodies_total",
-    "Bodies that the gateway ended because its client was too slow, by what it was slow at: its upload or an answer.",
-);
-pub(crate) static GATEWAY_UP: Metric =
-    gauge("tollgate_gateway_upstream_up", "1 for an upstream whose health checks pass, or that has none.");
-pub(crate) static OUTBOUND_CALLS: Metric =
-    counter("tollgate_outbound_calls_total", "Calls that the outbound proxy let leave for a provider.");
-pub(crate) static OUTBOUND_WAITED: Metric =
-    counter("tollgate_outbound_waited_total", "Calls among them that had to wait before they left.");
-pub(crate) static OUTBOUND_WAIT_SECONDS: Metric =
-    counter("tollgate_outbound_wait_seconds_total", "How long those calls waited together.");
-pub(crate) static OUTBOUND_REFUSED: Metric = counter(
-    "tollgate_outbound_refused_total",
-    "Calls that the outbound proxy refused, so that they never left.",
-);
-pub(crate) static OUTBOUND_THROTTLED: Metric =
-    counter("tollgate_outbound_throttled_total", "Calls that the provider refused because of a limit.");
-pub(crate) static OUTBOUND_FAILED: Metric = counter(
-    "tollgate_outbound_failed_total",
-    "Calls to which the provider answered with an error of its own.",
-);
-pub(crate) static OUTBOUND_RETRIES: Metric =
-    counter("tollgate_outbound_retries_total", "Attempts of calls after the first.");
-pub(crate) static OUTBOUND_WAITING: Metric =
-    gauge("tollgate_outbound_waiting", "Calls that wait now, at the bucket where most wait.");
-pub(crate) static OUTBOUND_IN_FLIGHT: Metric =
-    gauge("tollgate_outbound_in_flight", "Calls that are under way now, at the bucket with most of them.");
-pub(crate) static OUTBOUND_FROZEN: Metric =
-    gauge("tollgate_outbound_frozen", "Buckets of the provider to which no calls are sent now.");
-pub(crate) static WAITING: Metric =
-    gauge("tollgate_waiting_requests", "Requests of the gateway that wait for their turn at a leaky bucket.");
-pub(crate) static WAITS: Metric = histogram(
-    "tollgate_wait_duration_seconds",
-    "How long requests of the gateway have to wait for their turn at a leaky bucket.",
-);
-pub(crate) static OVERLOAD_LIMIT: Metric = gauge(
-    "tollgate_overload_limit",
-    "What a controller admits: places in flight, requests a second, or places in the line.",
-);
-pub(crate) static OVERLOAD_IN_FLIGHT: Metric =
-    gauge("tollgate_overload_in_flight", "Requests in flight, or in the line, as a controller counts them.");
-pub(crate) static OVERLOAD_QUEUE: Metric = gauge(
-    "tollgate_overload_queue_estimate",
-    "How many of the requests in flight are estimated to wait behind the gateway.",
-);
-pub(crate) static OVERLOAD_UTILISATION: Metric =
-    gauge("tollgate_overload_utilisation_permille", "How busy the worker is, in thousandths.");
-pub(crate) static OVERLOAD_LEVEL: Metric = gauge(
-    "tollgate_overload_level_permille",
-    "How much is shed, in thousandths of a class: 1500 is all test traffic and half of the reads.",
-);
-pub(crate) static OVERLOAD_REFUSED: Metric = counter(
-    "tollgate_overload_refused_total",
-    "Requests that a controller of overload refused, by priority.",
-);
-pub(crate) static OVERLOAD_WAITED: Metric = counter(
-    "tollgate_overload_waited_total",
-    "Requests that got a place after a wait in the line, by priority.",
-);
-pub(crate) static OVERLOAD_WAIT: Metric =
-    counter("tollgate_overload_wait_seconds_total", "How long they waited in all, by priority.");
-pub(crate) static OVERLOAD_WOULD_REFUSE: Metric = counter(
-    "tollgate_overload_would_refuse_total",
-    "Requests that a controller of overload would have refused, had it not been in shadow.",
-);
-pub(crate) static OVERLOAD_REASON: Metric =
-    gauge("tollgate_overload_reason", "1 for the reason why a controller last changed what it admits.");
-pub(crate) static OVERLOAD_CHANGED: Metric = gauge(
-    "tollgate_overload_changed_timestamp_seconds",
-    "When a controller last changed what it admits, in seconds since 1970.",
-);
-pub(crate) static OVERLOAD_MODE: Metric =
-    gauge("tollgate_overload_mode", "1 for the mode in which a controller of overload is.");
-pub(crate) static OVERLOAD_KILLED: Metric =
-    gauge("tollgate_overload_killed", "1 while the kill switch of a controller of overload is on.");
-pub(crate) static KILL_SWITCHES: Metric = gauge(
-    "tollgate_kill_switches",
-    "Kill switches that are on now; each turns a limit, or all of them, off.",
-);
-pub(crate) static UNSHARED: Metric = gauge(
-    "tollgate_operator_state_unshared",
-    "Blocks and overrides of this server that the shared store does not have yet, so that other servers do not know them.",
-);
-pub(crate) static SNAPSHOT_SINCE: Metric = gauge(
-    "tollgate_snapshot_timestamp_seconds",
-    "When counters were last written to disk, in seconds since 1970.",
-);
-pub(crate) static SNAPSHOTS: Metric =
-    counter("tollgate_snapshots_total", "Attempts to write counters to disk, by result.");
-pub(crate) static FOLDED: Metric = gauge(
-    "tollgate_metrics_folded_limits",
-    "Limits without series of their own, counted together under one name since there are too many.",
-);
-pub(crate) static SPANS: Metric =
-    counter("tollgate_trace_spans_total", "Spans of decisions, by what became of them.");
-pub(crate) static LOG_LINES: Metric = counter(
-    "tollgate_log_lines_lost_total",
-    "Lines of the log that were dropped because their reader was too slow.",
-);
-pub(crate) static PROCESS_MEMORY: Metric =
-    gauge("process_resident_memory_bytes", "Resident memory of the process.");
-pub(crate) static PROCESS_FILES: Metric = gauge("process_open_fds", "Open file descriptors of the process.");
-pub(crate) static PROCESS_FILES_MAX: Metric =
-    gauge("process_max_fds", "Most file descriptors that the process may have open.");
-pub(crate) static PROCESS_START: Metric =
-    gauge("process_start_time_seconds", "When the process started, in seconds since 1970.");
-
-/// All metrics, in the order in which they are shown. A metric without a reporter in this process is shown without
-/// numbers.
-pub(crate) static ALL: [&Metric; 92] = [
-    &BUILD,
-    &DECISIONS,
-    &WITHOUT_LIMIT,
-    &UNDECLARED,
-    &LIMIT_DECISIONS,
-    &NEAR_LIMIT,
-    &DURATION,
-    &RETRY_AFTER,
-    &CONNECTIONS,
-    &POLICY_LIMITS,
-    &RELOADS,
-    &RELOAD_OK,
-    &POLICY_SINCE,
-    &CALLERS,
-    &CALLERS_OK,
-    &STORE_KEYS,
-    &STORE_OVERFLOW,
-    &STORE_BYTES,
-    &STORE_CAPACITY,
-    &STORE_CALLS,
-    &STORE_REQUESTS,
-    &STORE_DURATION,
-    &STORE_FAILURES,
-    &STORE_CONNECTIONS,
-    &STORE_BREAKER,
-    &STORE_SHARDS,
-    &STORE_OPENED,
-    &STORE_AWAY,
-    &STORE_IN_FLIGHT,
-    &STORE_OUTAGE,
-    &STORE_SLOTS_UNSERVED,
-    &STORE_CORRECTIONS,
-    &LEASE_KEYS,
-    &LEASE_HELD,
-    &LEASE_UNITS,
-    &LIMIT_LEASED,
-    &LIMIT_HELD,
-    &STORE_DEFERRED,
-    &STORE_SETTLED,
-    &STORE_OPEN,
-    &STORE_NODES,
-    &RLQS_STREAMS,
-    &RLQS_BUCKETS,
-    &RLQS_SUBSCRIPTIONS,
-    &RLQS_ASSIGNED,
-    &RLQS_OWED,
-    &RLQS_REPORTED,
-    &RLQS_ASSIGNMENTS,
-    &RLQS_ABANDONED,
-    &GATEWAY_ANSWERS,
-    &GATEWAY_FAILURES,
-    &GATEWAY_RETRIES,
-    &GATEWAY_TUNNELS,
-    &GATEWAY_UP,
-    &GATEWAY_ENDED,
-    &GATEWAY_SLOW,
-    &OUTBOUND_CALLS,
-    &OUTBOUND_WAITED,
-    &OUTBOUND_WAIT_SECONDS,
-    &OUTBOUND_REFUSED,
-    &OUTBOUND_THROTTLED,
-    &OUTBOUND_FAILED,
-    &OUTBOUND_RETRIES,
-    &OUTBOUND_WAITING,
-    &OUTBOUND_IN_FLIGHT,
-    &OUTBOUND_FROZEN,
-    &WAITING,
-    &WAITS,
-    &OVERLOAD_LIMIT,
-    &OVERLOAD_IN_FLIGHT,
-    &OVERLOAD_QUEUE,
-    &OVERLOAD_UTILISATION,
-    &OVERLOAD_LEVEL,
-    &OVERLOAD_REFUSED,
-    &OVERLOAD_WAITED,
-    &OVERLOAD_WAIT,
-    &OVERLOAD_WOULD_REFUSE,
-    &OVERLOAD_REASON,
-    &OVERLOAD_CHANGED,
-    &OVERLOAD_MODE,
-    &OVERLOAD_KILLED,
-    &KILL_SWITCHES,
-    &UNSHARED,
-    &SNAPSHOT_SINCE,
-    &SNAPSHOTS,
-    &FOLDED,
-    &SPANS,
-    &LOG_LINES,
-    &PROCESS_MEMORY,
-    &PROCESS_FILES,
-    &PROCESS_FILES_MAX,
-    &PROCESS_START,
-];
 
 /// Names of labels.
 pub(crate) mod label {

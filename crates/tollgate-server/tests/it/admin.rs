@@ -11,7 +11,7 @@ pub(crate) use tollgate_testkit::admin::{POLICY, TOKEN, ask, server};
 
 const TOKENS: &str = "# role name token\nviewer vera viewer-token-0123456789\noperator otto operator-token-0123456789\nadmin ada admin-token-0123456789\n";
 
-/// Each verb by each role: a viewer looks, an operator changes one thing, an admin all of them; without a token nobody does anything.
+/// Each verb by each role: a viewer looks, an operator changes one thing, an admin all of them; without a token no call succeeds.
 #[test]
 fn roles() {
     let scratch = Scratch::new();
@@ -25,7 +25,7 @@ fn roles() {
     let key = r#"{"attributes":{"api_key":"k"}}"#;
     let block = r#"{"attributes":{"api_key":"k"},"for":"1s"}"#;
     let diff = "/admin/v1/policy/diff/0123456789abcdef0123456789abcdef";
-    // The least role: 0 viewer, 1 operator, 2 admin. The status is that of whoever may.
+    // The least role: 0 viewer, 1 operator, 2 admin. The status is that of a role that may.
     let verbs = [
         ("GET", "/admin/v1/limits", "", 0, 200),
         ("POST", "/admin/v1/get", key, 0, 200),
@@ -39,7 +39,7 @@ fn roles() {
         ("POST", "/admin/v1/shadow", r#"{"limit":"per-key"}"#, 1, 200),
         ("POST", "/admin/v1/percent", r#"{"limit":"per-key","percent":5}"#, 1, 200),
         ("POST", "/admin/v1/restore", r#"{"limit":"per-key"}"#, 1, 200),
-        // Its policy comes from standard input, so nobody can reload it; who may ask is told so.
+        // Its policy comes from standard input, so it cannot be reloaded; an admin gets an error that says so.
         ("POST", "/admin/v1/reload", "{}", 1, 409),
         ("POST", "/admin/v1/reload", r#"{"force":true}"#, 2, 409),
         ("POST", "/admin/v1/policy/diff", POLICY, 1, 200),
@@ -133,7 +133,7 @@ fn hosts_and_sites() {
     assert_eq!((answer.status, answer.header("access-control-allow-origin")), (403, None));
 }
 
-/// Whoever guesses waits after five wrong tokens a minute; a right token from the same address never does. The log has no token.
+/// After five wrong tokens a minute, guesses from an address must wait; a right token from the same address never does. The log has no token.
 #[test]
 fn guesses_are_counted() {
     let mut server = server(POLICY);

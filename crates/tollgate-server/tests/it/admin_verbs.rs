@@ -145,7 +145,7 @@ fn a_block_holds_on_every_wire() {
     assert_eq!((&standing["decisions"], &standing["changed"]), (&2.into(), &0.into()), "{standing}");
 }
 
-/// A block can be taken back, and taking back what is not there is told by the status.
+/// A block can be removed. The status says when there was none to remove.
 #[test]
 fn a_block_is_taken_back() {
     let server = server(POLICY);
@@ -158,7 +158,7 @@ fn a_block_is_taken_back() {
     assert_eq!(server.check(r#"{"attributes":{"api_key":"k","region":7}}"#)["allowed"], true);
 }
 
-/// A kill switch opens its limit, and ends by itself although nobody asks in between.
+/// A kill switch opens its limit, and ends by itself although no request comes in between.
 #[test]
 fn a_kill_switch_ends_by_itself() {
     let server = server("limits: [{name: per-key, by: [api_key], rate: 1/h}]");

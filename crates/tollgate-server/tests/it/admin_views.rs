@@ -33,7 +33,7 @@ fn a_frame_without_a_terminal() {
     assert!(json["keys"].is_array());
 }
 
-/// What a server decides is seen: denials as they happen with their cause, a block among them, and the busiest key with its numbers.
+/// The views show decisions: denials as they happen with their cause, a block among them, and the busiest key with its numbers.
 #[test]
 fn decisions_appear_in_the_live_view() {
     let server = server(POLICY);
@@ -148,7 +148,7 @@ fn a_view_on_a_terminal() {
     }
 }
 
-/// A view is told when the server stops, and does not keep it from stopping.
+/// A view gets notice that the server stops, and does not keep it from stopping.
 #[test]
 fn a_view_ends_with_the_server() {
     let mut server = server(POLICY);

@@ -1,4 +1,4 @@
-//! What is not a question gets a problem that names the cause and the cure, and changes no counter.
+//! An invalid request gets a problem that names the cause and the cure, and changes no counter.
 
 use std::io::{BufReader, Read, Write};
 use std::time::{Duration, Instant};

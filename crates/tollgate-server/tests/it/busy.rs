@@ -1,4 +1,4 @@
-//! An upstream that can be overloaded: a process of its own with so many workers, and a queue inside that nobody sees. The process is this
+//! An upstream that can be overloaded: a process of its own with so many workers, and a hidden queue. The process is this
 //! binary, which runs [`an_upstream_has_so_many_workers`] with a word in its environment.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -47,7 +47,7 @@ impl Drop for Busy {
     }
 }
 
-/// Serves until whoever started it is gone.
+/// Serves until its parent process has ended.
 fn serve(workers: usize) {
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
@@ -77,7 +77,7 @@ async fn connection(mut stream: TcpStream, workers: Arc<Semaphore>) {
         }
         if head.ends_with(b"\r\n\r\n") {
             head.clear();
-            // Whoever has gone away is served all the same, as by most servers.
+            // A request of a client that has gone is served all the same, as by most servers.
             let worker = workers.acquire().await.unwrap();
             tokio::time::sleep(SERVICE).await;
             drop(worker);
@@ -109,7 +109,7 @@ pub(crate) async fn ask(stream: &mut TcpStream, request: &str) -> std::io::Resul
     }
 }
 
-/// What the other tests lean on: with two workers a dozen requests at once take at least six turns, however quick the machine is.
+/// The other tests rely on this: with two workers a dozen requests at once take at least six turns, however quick the machine is.
 #[test]
 #[allow(clippy::disallowed_methods, reason = "another process has another clock")]
 fn an_upstream_has_so_many_workers() {

@@ -49,7 +49,7 @@ fn a_denial_tells_when_to_retry() {
     assert_eq!(server.check(r#"{"attributes":{"api_key":"other"}}"#)["allowed"], true);
 }
 
-/// What can never pass says so, without a time to retry; so does a request whose cost cannot be told, with the reason.
+/// A request that can never pass gets that answer, without a time to retry; so does one whose cost cannot be computed, with the reason.
 #[test]
 fn never_and_faults() {
     let server = Server::start("limits: [{name: tokens, by: [tenant], rate: 5/h, cost: used}]");

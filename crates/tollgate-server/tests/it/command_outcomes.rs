@@ -1,4 +1,4 @@
-//! What operators' commands say is what happens: the story of each time that they did not.
+//! Operators' commands report what happened: the story of each time that they did not.
 
 use std::fs;
 

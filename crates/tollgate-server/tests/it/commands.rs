@@ -18,7 +18,7 @@ fn check_explains_a_policy() {
     assert!(stderr(&output).contains("warning: limits[1] \"all\""), "{}", stderr(&output));
 }
 
-/// A policy that only limits whoever names a key is doubtful: a client need only leave it out, or invent another.
+/// A policy that only limits clients that name a key is doubtful: a client need only leave it out, or invent another.
 #[test]
 fn check_warns_of_limits_by_credential_only() {
     let printed = |limits: &str| {
@@ -46,7 +46,7 @@ fn check_warns_of_limits_by_credential_only() {
     }
 }
 
-/// Every problem is told at once, with its place.
+/// One run reports every problem with its place.
 #[test]
 fn check_reports_every_problem() {
     let output = run(
@@ -187,7 +187,8 @@ fn decide_prints_json_lines() {
 /// Attributes that no limit asks for are said to meet none.
 #[test]
 fn decide_says_when_no_limit_applies() {
-    let output = run(&["decide", "--policy", "-", "nobody=asks"], b"limits: [{name: a, by: [b], rate: 1/s}]");
+    let output =
+        run(&["decide", "--policy", "-", "unused=value"], b"limits: [{name: a, by: [b], rate: 1/s}]");
     assert_eq!(output.status.code(), Some(0));
     assert!(stdout(&output).contains("No limit applies to these attributes"), "{}", stdout(&output));
 }

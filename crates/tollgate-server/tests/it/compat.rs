@@ -410,7 +410,7 @@ descriptors:
     assert_eq!(run(&["policy", "convert", "-", "--domain", "m"], two.as_bytes()).status.code(), Some(0));
 }
 
-/// What an operator says holds on every wire of foreign rules; what means nothing there is refused and says what is accepted.
+/// An operator's override applies to every protocol of compat rules; one that means nothing there is refused and says what is accepted.
 #[test]
 fn operating_foreign_rules() {
     let server = admin::server(LIMITADOR);

@@ -52,7 +52,7 @@ fn excess_connections_do_not_disturb_served_ones() {
     late.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     assert!(!is_answered(late), "there was room for everybody, so the test shows nothing");
     for _ in 0..3 {
-        assert!(served.iter().all(is_answered), "somebody who was served no longer is");
+        assert!(served.iter().all(is_answered), "a served client has lost its connection");
         scratch.await_snapshot();
     }
 
@@ -70,7 +70,7 @@ fn excess_connections_do_not_disturb_served_ones() {
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
 }
 
-/// A crowd of Redis clients that rest closes no other door: HTTP and gRPC answer whoever comes later. The log says which is full.
+/// Many idle Redis clients fill only their own connection limit: HTTP and gRPC still answer. The log says which limit is reached.
 #[test]
 fn load_at_one_listener_leaves_the_others_open() {
     let mut server = confined(&[]);

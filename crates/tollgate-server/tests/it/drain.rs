@@ -48,7 +48,7 @@ fn ask_on(server: &Server, seen: &Seen) {
 }
 
 /// Three times over: twelve clients that ask without a pause, a SIGTERM in the middle of it. As many answers as requests, each
-/// connection was told that it ends, and the next server has counted every one of them.
+/// connection got notice of its end, and the next server has counted every one of them.
 #[test]
 fn a_stop_under_load_fails_no_decision() {
     let scratch = Scratch::new("drain");
@@ -196,7 +196,7 @@ fn a_stop_under_calls_loses_no_answer() {
                         Err(error) => break error,
                     };
                 };
-                // It could not connect again, or was told to go before it had asked.
+                // It could not connect again, or got GOAWAY before it had asked.
                 assert!(matches!(error.code(), Code::Unavailable | Code::Cancelled), "{error}");
             });
         }
@@ -217,7 +217,7 @@ fn a_hung_disk_does_not_keep_the_process() {
     std::fs::write(&policy, POLICY).unwrap();
     let mut server =
         Server::start_with(&["serve", "--http", "127.0.0.1:0", "--policy", policy.to_str().unwrap()], "");
-    // Whoever reads a pipe into which nobody writes waits for as long as somebody could.
+    // A read of a pipe blocks as long as a process holds its write end, also if none writes.
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     std::fs::rename(&pipe, &policy).unwrap();
     let silent = std::fs::OpenOptions::new().read(true).write(true).open(&policy).unwrap();
@@ -228,7 +228,7 @@ fn a_hung_disk_does_not_keep_the_process() {
     drop(silent);
 }
 
-/// With a delay, a server that was told to stop says so and serves on, until the delay is over.
+/// With a delay, a stopping server says so and serves on, until the delay is over.
 #[test]
 fn a_delay_serves_new_connections_while_it_is_not_ready() {
     let arguments = ["serve", "--http", "127.0.0.1:0", "--policy", "-", "--drain-delay", "3s"];

@@ -115,7 +115,7 @@ const HELD_WORDS: [&str; 16] = [
     "\n",
 ];
 
-/// No path has two spellings, and a stranger is nobody else.
+/// No path has two spellings, and an unknown client has no other client's identity.
 #[test]
 fn held_request() {
     stable::run("held_request", &HELD_WORDS, 5_000, bodies::held_request);
@@ -143,7 +143,7 @@ fn rls_message() {
     stable::run("rls_message", &RLS_WORDS, 1_500, tollgate_server::fuzzing::rls_message);
 }
 
-/// No bytes make the quota service panic, and every bucket is told something.
+/// No bytes make the quota service panic, and every bucket gets an assignment.
 #[test]
 fn rlqs_message() {
     stable::run("rlqs_message", &RLS_WORDS, 500, tollgate_server::fuzzing::rlqs_message);

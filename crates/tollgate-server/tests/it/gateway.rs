@@ -29,7 +29,7 @@ fn a_request_goes_there_and_back() {
     assert_eq!(seen.header("via"), "1.1 tollgate");
 }
 
-/// Nobody is trusted until it is named: what a client says of itself goes no further, even if `Connection` names it.
+/// By default no client is trusted: its fields about itself are not sent on, even if `Connection` names them.
 #[test]
 fn the_peer_is_reported_correctly() {
     let upstream = Upstream::start();
@@ -159,7 +159,7 @@ fn back_pressure() {
     #[allow(clippy::disallowed_methods, reason = "nothing happens, and takes its time")]
     std::thread::sleep(Duration::from_millis(700));
     let parts = upstream.seen().len();
-    assert!(parts < 60, "{parts} MiB were sent to nobody");
+    assert!(parts < 60, "{parts} MiB were sent to no reader");
     let memory = std::fs::read_to_string(format!("/proc/{}/statm", gateway.server.id())).unwrap();
     let pages: u64 = memory.split(' ').nth(1).unwrap().parse().unwrap();
     assert!(pages * 4_096 < 100 << 20, "{pages} pages are resident");
@@ -169,7 +169,7 @@ fn back_pressure() {
     assert!(rest.len() > 200 << 20);
 }
 
-/// A client that asks first gets its 100 from the gateway when somebody wants the body, and not before.
+/// A client that asks first gets its 100 from the gateway when the body is wanted, and not before.
 #[test]
 fn continue_is_sent_when_the_body_is_needed() {
     let upstream = Upstream::start();
@@ -228,13 +228,13 @@ fn http_10() {
 /// Without an answer a client gets a problem with cause and cure, and never the address of an upstream.
 #[test]
 fn no_answer_is_a_problem() {
-    let nobody = free_port();
-    let gateway = Gateway::with(&["--upstream", &format!("http://127.0.0.1:{nobody}")], OPEN);
+    let unused = free_port();
+    let gateway = Gateway::with(&["--upstream", &format!("http://127.0.0.1:{unused}")], OPEN);
     let detail = gateway.get("/", "").problem(502);
     assert!(
         detail.contains("refused")
             && detail.contains("does not run")
-            && !detail.contains(&nobody.to_string()),
+            && !detail.contains(&unused.to_string()),
         "{detail}"
     );
     let upstream = Upstream::start();

@@ -1,4 +1,4 @@
-//! What upstreams are sent and what they say: bodies of every method, answers of every shape, and what a client learns when there is none.
+//! Requests to upstreams and their answers: bodies of every method, answers of every shape, and what a client learns when there is none.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -54,7 +54,7 @@ fn before(address: &str) -> Gateway {
     Gateway::with(&["--upstream", &format!("http://{address}")], OPEN)
 }
 
-/// A body whose length nobody knows.
+/// A body of unknown length.
 struct Unmeasured(Full<Bytes>);
 
 impl hyper::body::Body for Unmeasured {
@@ -106,8 +106,8 @@ fn every_method_may_have_a_body() {
 /// An answer that no client may see.
 const HIDDEN: &str = "HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nsmuggled";
 
-/// Answers whose end two readers could find in different places: they are read by the rules and told in one way, or not at all; and what
-/// they hide answers nobody.
+/// Answers whose end two readers could find in different places: they are read by the rules and sent on in one way, or not at all; and what
+/// they hide answers no request.
 #[test]
 fn answers_are_framed_once() {
     let chunks = "5\r\nhello\r\n0\r\n\r\n";
@@ -223,7 +223,7 @@ fn a_server_that_never_answers_is_left_alone() {
     }
 }
 
-/// What a client is told about an upstream is one of a few sentences with a cure; certificates, names and bytes are for the log.
+/// A client learns of an upstream's failure in one of a few sentences with a cure; certificates, names and bytes are for the log.
 #[test]
 fn answers_contain_no_internals() {
     let garbage = scripted(|_| Some("SSH-2.0-OpenSSH_9.2 secret\r\n\r\n".to_owned()));
@@ -242,7 +242,7 @@ fn answers_contain_no_internals() {
     }
 }
 
-/// An answer may have more fields than a request; one with too many is told as such, and not as a server that hung up.
+/// An answer may have more fields than a request; one with too many is reported as such, and not as a server that hung up.
 #[test]
 fn answers_with_many_fields() {
     let many = scripted(|path| {

@@ -72,7 +72,7 @@ pub(crate) fn confined(descriptors: usize, arguments: &[&str]) -> Gateway {
 }
 
 /// One address that holds many slow connections has no more than it may; another is served all the while. What is beyond is ended at once,
-/// counted and told, and when the slow ones have gone their address is served again.
+/// counted and logged, and when the slow ones have gone their address is served again.
 #[test]
 fn one_address_leaves_permits_for_others() {
     let (upstream, folder) = (Upstream::start(), Folder::new("gateway-crowds"));
@@ -110,7 +110,7 @@ fn a_trusted_proxy_has_no_bound() {
     assert_eq!(gateway.metric(ENDED, "address"), 1);
 }
 
-/// Slow heads from more addresses than there are places for: whoever comes gets the place of one of them, without waiting for the ten
+/// Slow heads from more addresses than the connection limit: a new client gets the place of one of them, without waiting for the ten
 /// seconds that they have, and those who are being answered keep theirs. So do tunnels and connections of HTTP/2 with a request.
 #[test]
 fn connections_without_requests_are_evicted() {
@@ -150,7 +150,7 @@ fn connections_without_requests_are_evicted() {
         assert_eq!(gateway.get("/", "").status, 200);
     }
     assert!(gateway.metric(ENDED, "room") > 100, "there was room for everybody, so the test shows nothing");
-    assert!(answered.iter_mut().all(|stream| !is_over(stream)), "somebody who was answered has gone");
+    assert!(answered.iter_mut().all(|stream| !is_over(stream)), "an answered client has lost its connection");
     let mut talk = [0; 4_096];
     let read = tunnel.read(&mut talk).unwrap();
     assert!(talk[..read].starts_with(b"HTTP/1.1 101"));

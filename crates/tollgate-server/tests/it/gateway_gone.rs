@@ -16,7 +16,7 @@ pub(crate) fn reset(upstream: &Upstream, stream: TcpStream) {
     });
 }
 
-/// HTTP/1.0 knows no other protocols, so the stream once waited for an answer about one that nobody gave: connections stayed for ever.
+/// HTTP/1.0 knows no other protocols, so the stream once waited for an answer about one that never came: connections stayed for ever.
 #[test]
 fn an_upgrade_of_http_10_holds_nothing() {
     let upstream = Upstream::start();
@@ -34,7 +34,7 @@ fn an_upgrade_of_http_10_holds_nothing() {
     assert_eq!(upstream.seen().len(), 16);
 }
 
-/// Who waits for its turn and goes away leaves the line at once, and never reaches the upstream: also if it had asked for another
+/// A waiting client that goes away leaves the queue at once, and never reaches the upstream: also if it had asked for another
 /// protocol, or sent a byte of its next request.
 #[test]
 fn a_departed_client_leaves_the_queue() {
@@ -57,7 +57,7 @@ fn a_departed_client_leaves_the_queue() {
         ("/early", "Connection: upgrade\r\nUpgrade: x\r\n\r\nearly"),
         ("/byte", "\r\nG"),
         ("/ahead", "\r\nGET /second HTTP/1.1\r\nHost: a\r\n\r\n"),
-        // A body that nobody reads yet: none of it, some, and more than is read ahead.
+        // A body that is not read yet: none of it, some, and more than is read ahead.
         ("/none", "Content-Length: 100\r\n\r\n"),
         ("/some", "Content-Length: 100\r\n\r\nsome"),
         ("/more", more.as_str()),
@@ -128,8 +128,8 @@ fn timers(is_meant: impl Fn(u16, u16) -> bool) -> Vec<String> {
     meant.map(|row| row[5].to_owned()).collect()
 }
 
-/// The story: a client that lost its network held its tunnel, and a place of its upstream's, for an hour, since nobody asked whether it is
-/// there. The system asks on both sides of a tunnel: its timer runs although nobody says anything.
+/// The story: a client that lost its network held its tunnel, and a place of its upstream's, for an hour, since the gateway did not check whether it is
+/// there. The system asks on both sides of a tunnel: its timer runs although neither side sends anything.
 #[cfg(target_os = "linux")]
 #[test]
 fn both_ends_of_a_tunnel_are_asked_whether_they_are_there() {
@@ -141,7 +141,7 @@ fn both_ends_of_a_tunnel_are_asked_whether_they_are_there() {
     assert_eq!(Response::read(&mut BufReader::new(&stream)).status, 101);
     let (client, near, far) =
         (stream.local_addr().unwrap().port(), gateway.address.port(), upstream.address.port());
-    // "02:" is the timer of such questions, with what is left of it in hundredths of a second. Whoever asks nothing has "00:".
+    // "02:" is the keepalive timer, with what is left of it in hundredths of a second. A socket without it has "00:".
     let is_asked = |timers: Vec<String>| {
         let left = timers.first().and_then(|timer| timer.strip_prefix("02:"));
         left.is_some_and(|left| u32::from_str_radix(left, 16).unwrap() <= 30 * 100)

@@ -26,7 +26,7 @@ fn with(upstream: &Upstream, graphql: &str) -> (Gateway, Folder) {
         address = upstream.address
     );
     let config = folder.write("config.yaml", &text).display().to_string();
-    // Whom a trusted proxy vouches for is told what is left.
+    // A client that a trusted proxy vouches for sees what is left.
     (Gateway::with(&["--config", &config, "--trusted-proxy", "127.0.0.0/8"], POLICY), folder)
 }
 
@@ -76,7 +76,7 @@ fn points_are_charged() {
     let upstream = Upstream::start();
     let (gateway, _folder) =
         with(&upstream, "{path: [/echo, /cost], weights: {search: 20}, lists: {tags: 5}}");
-    // Odd spaces and escapes: nobody writes it anew.
+    // Odd spaces and escapes: the gateway does not rewrite it.
     let body = "{ \"query\" : \"query($n: Int) { posts(first: $n) { id } }\",\t\"variables\":{\"n\":9}, \"extensions\":{\"x\":\"\\u00e9\"} }\n";
     let answer = post(&gateway, "/cost/1", body);
     assert_eq!(
@@ -114,7 +114,7 @@ fn points_are_charged() {
     assert_eq!((upstream.count(), after), (1, 56));
 }
 
-/// Caps come before the limiter: whatever they refuse costs nothing, reaches nobody, and is told what would be accepted.
+/// Caps come before the limiter: a refused operation costs nothing, reaches no upstream, and the error says what would be accepted.
 #[test]
 fn caps_come_first() {
     let upstream = Upstream::start();
@@ -155,7 +155,7 @@ fn caps_come_first() {
     }
     assert_eq!(upstream.count(), 0);
     assert_eq!(left(&gateway.get("/x", "X-API-Key: k\r\n")), 99);
-    // Who asks first is told before it sends anything.
+    // A client that expects 100 gets the answer before it sends anything.
     let asks = format!(
         "{}Content-Length: 4096\r\nExpect: 100-continue\r\n\r\n",
         head.replace("Transfer-Encoding: chunked\r\n\r\n", "")
@@ -224,7 +224,7 @@ fn bodies_that_never_come() {
     drop(idle);
 }
 
-/// What the upstream says that an operation cost is what it costs; who says nothing costs its price.
+/// The upstream's report of an operation's cost replaces the estimate; without a report the estimate stays.
 #[test]
 fn the_upstream_settles() {
     let upstream = Upstream::start();

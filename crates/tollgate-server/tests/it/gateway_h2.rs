@@ -1,4 +1,4 @@
-//! The gateway over HTTP/2, with TLS and without, on either side; and what becomes of whoever abuses it.
+//! The gateway over HTTP/2, with TLS and without, on either side; and how it ends connections that abuse it.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -326,7 +326,7 @@ fn bounds_of_a_connection() {
     assert_eq!(upstream.seen().len(), 128);
 }
 
-/// A field in HPACK, as text that nobody remembers.
+/// A field in HPACK, as a literal without indexing.
 fn field(name: &str, value: &str) -> Vec<u8> {
     let length = |text: &str| u8::try_from(text.len()).unwrap();
     [&[0, length(name)], name.as_bytes(), &[length(value)], value.as_bytes()].concat()
@@ -352,7 +352,7 @@ fn ended(stream: &mut TcpStream, wanted: &[u32]) {
     }
 }
 
-/// What HTTP/1 would read as another request cannot be hidden in HTTP/2: not behind a length, nor in a coding, nor in any text.
+/// A request that HTTP/1 would read as another one cannot be hidden in HTTP/2: not behind a length, nor in a coding, nor in any text.
 #[test]
 fn nothing_is_smuggled_from_h2() {
     const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -445,7 +445,7 @@ fn refusing() -> u16 {
     port
 }
 
-/// A request that an upstream refused unseen is sent again, whatever its method: nobody has acted on it.
+/// A request that an upstream refused unseen is sent again, whatever its method: no server has acted on it.
 #[test]
 fn refused_streams() {
     for request in ["GET", "DELETE", "POST"] {
@@ -457,7 +457,7 @@ fn refused_streams() {
     }
 }
 
-/// gRPC passes as it is, errors included: a real client asks Envoy's service behind the gateway, and is told in gRPC's own words when
+/// gRPC passes as it is, errors included: a real client asks Envoy's service behind the gateway, and gets gRPC's own words when
 /// it has asked too often.
 #[test]
 fn grpc_passes() {
@@ -473,12 +473,12 @@ fn grpc_passes() {
     assert_eq!(ask().unwrap_err().code(), Code::ResourceExhausted);
 }
 
-/// A call of gRPC is told of the gateway's own failures as gRPC has them, with the cause in words.
+/// A gRPC call gets the gateway's own failures as gRPC statuses, with the cause in words.
 #[test]
 fn grpc_clients_get_grpc_errors() {
-    let (folder, nobody) = (Folder::new("gateway-grpc"), free_port());
+    let (folder, unused) = (Folder::new("gateway-grpc"), free_port());
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let away = format!("upstreams: ['h2c://127.0.0.1:{nobody}']");
+    let away = format!("upstreams: ['h2c://127.0.0.1:{unused}']");
     let late =
         format!("upstreams: ['h2c://{}'], timeouts: {{response: 200ms}}", silent.local_addr().unwrap());
     let cases = [

@@ -99,7 +99,7 @@ fn connections_are_used_again() {
     assert!(has_ended(&second), "it said so");
 }
 
-/// What an upstream says without being asked answers nobody, neither behind an answer nor later: the connection is not used again.
+/// An upstream's unsolicited bytes answer no request, neither behind an answer nor later: the connection is not used again.
 #[test]
 fn unrequested_answers_reach_no_client() {
     let (gateway, listener) = gateway();
@@ -161,7 +161,7 @@ fn a_rest_of_a_request_that_does_not_come() {
     assert!(has_ended(&upstream));
 }
 
-/// Who is refused while it still sends gets to read why, however much it sends.
+/// A client that is refused while it still sends can read why, however much it sends.
 #[test]
 fn a_refused_upload_gets_its_answer() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -213,7 +213,7 @@ fn a_cut_answer_of_http_10() {
     assert!(end.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionReset), "{end:?}");
 }
 
-/// While an answer is under way the request goes on, also when nobody takes the answer; chunks are chunks again.
+/// While an answer is under way the request goes on, also when the client does not read the answer; chunks are chunks again.
 #[test]
 fn both_directions_at_once() {
     let (gateway, listener) = gateway();
@@ -296,7 +296,7 @@ fn a_departed_client_leaves_no_state() {
     assert!(has_ended(&upstream));
 }
 
-/// An answer that is cut off is not told as a whole one.
+/// An answer that is cut off is not sent on as a whole one.
 #[test]
 fn cut_off_answers() {
     let (gateway, listener) = gateway();

@@ -1,4 +1,4 @@
-//! What the gateway limits: by the server's own engine and live policy, with its blocks, its kill switches and its numbers.
+//! The gateway's limits: by the server's own engine and active policy, with its blocks, its kill switches and its numbers.
 
 use std::io::{BufReader, Write};
 
@@ -51,7 +51,7 @@ fn exactly_the_limit_passes() {
     }
 }
 
-/// Every spelling of a path is one path, and a forged address is nobody's.
+/// Every spelling of a path is one path, and a forged address is ignored.
 #[test]
 fn spellings_and_forgeries_do_not_help() {
     let upstream = Upstream::start();
@@ -157,7 +157,7 @@ fn other_spellings_are_the_same_host_and_path() {
     assert_eq!(seen, expected.map(|(host, line)| (host.to_owned(), line.to_owned())));
 }
 
-/// A limit by an attribute that falls back is for whoever has no key, too; and a field cannot make another method of a request.
+/// A limit by an attribute that falls back covers clients without a key, too; and a field cannot make another method of a request.
 #[test]
 fn callers_without_a_key_are_limited_by_address() {
     let folder = Folder::new("caller");
@@ -173,7 +173,7 @@ fn callers_without_a_key_are_limited_by_address() {
     assert_eq!(statuses("Authorization: Basic x\r\n"), [429; 3]);
 }
 
-/// What the config calls exact is told apart as it is written.
+/// Values of an attribute that the config calls exact differ as they are written.
 #[test]
 fn paths_are_exact_where_the_config_says_so() {
     let folder = Folder::new("exact-paths");
@@ -242,7 +242,7 @@ fn refusals_have_the_words_of_every_protocol() {
     }
 }
 
-/// What an operator says, and a policy that is reloaded, hold for the gateway at once.
+/// An operator's change and a reloaded policy apply to the gateway at once.
 #[test]
 fn operator_overrides_apply() {
     let (upstream, folder) = (Upstream::start(), Folder::new("gateway-operate"));
@@ -279,7 +279,7 @@ fn operator_overrides_apply() {
     until(|| gateway.get("/y", "").status == 429);
 }
 
-/// Who waits for its turn is counted while it does, and how long it has to.
+/// A queued request is counted while it waits, and its waiting time is measured.
 #[test]
 fn waiting_requests_are_counted() {
     let upstream = Upstream::start();
@@ -296,7 +296,7 @@ fn waiting_requests_are_counted() {
     assert_eq!(gateway.server.metric("tollgate_waiting_requests"), 0);
 }
 
-/// What callers are told is the operator's to say: here anybody sees the quota, and a denial is the 503 that clients of NGINX know.
+/// The operator configures what callers see: here all see the quota, and a denial is the 503 that clients of NGINX know.
 #[test]
 fn disclosure_to_callers_is_configurable() {
     let (upstream, folder) = (Upstream::start(), Folder::new("gateway-headers"));

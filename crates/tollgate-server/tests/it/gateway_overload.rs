@@ -24,7 +24,7 @@ fn gateway(folder: &Folder, overload: &str, upstream: &str, policy: &str) -> Gat
     Gateway::with(&arguments, policy)
 }
 
-/// One number of a controller; of all priorities, where it is told by those.
+/// One number of a controller; summed over the priorities where it has them as a label.
 fn number(page: &str, metric: &str, controller: &str) -> u64 {
     let series = format!("tollgate_overload_{metric}{{controller=\"{controller}\"");
     let found: Vec<u64> = page
@@ -35,13 +35,13 @@ fn number(page: &str, metric: &str, controller: &str) -> u64 {
     found.iter().sum()
 }
 
-/// How many requests of the gateway were told so.
+/// How many requests of the gateway had this outcome.
 fn decided(page: &str, outcome: &str) -> u64 {
     let series = format!("tollgate_decisions_total{{outcome=\"{outcome}\",wire=\"gateway\"}} ");
     page.lines().find_map(|line| line.strip_prefix(&series)).unwrap().parse().unwrap()
 }
 
-/// Whom its own quota refuses is answered 429 where there is no place for anybody; whom there is no place for is answered 503, and keeps
+/// A client over its own quota is answered 429 where there is no place for any; one that is shed is answered 503, and keeps
 /// its quota.
 #[test]
 fn quotas_and_places_do_not_cost_each_other() {
@@ -78,7 +78,7 @@ fn quotas_and_places_do_not_cost_each_other() {
     assert_eq!(number(&page, "refused_total", "adaptive-concurrency"), 6);
     let read = "tollgate_overload_refused_total{controller=\"adaptive-concurrency\",priority=\"read\"} 6";
     assert!(page.lines().any(|line| line == read), "{page}");
-    // Each is counted once, as what it was told: whom there was no place for was not allowed.
+    // Each is counted once, by its answer: a shed request was not allowed.
     assert_eq!(["allow", "deny", "shed"].map(|outcome| decided(&page, outcome)), [7, 3, 6]);
     assert_eq!(number(&page, "limit", "adaptive-concurrency"), 1);
 }
@@ -110,7 +110,7 @@ fn tunnels_take_no_place_and_losses_count() {
     assert!(number(&away.server.metrics(), "limit", "adaptive-concurrency") < 20);
 }
 
-/// Operators turn a controller off, or put it in shadow, for a while; all of them at once; and take it back. Wrong names are told the right ones.
+/// Operators turn a controller off, or put it in shadow, for a while; all of them at once; and take it back. An error for a wrong name lists the right ones.
 #[test]
 fn operators_switch_controllers() {
     let (upstream, folder) = (Upstream::start(), Folder::new("gateway-overload-operate"));
@@ -149,7 +149,7 @@ fn operators_switch_controllers() {
     assert!(audit.contains("overload adaptive-concurrency") && audit.contains("overload all"), "{audit}");
 }
 
-/// What operators said over controllers outlives a server that is killed without warning, and what they took back stays so.
+/// Operators' changes of controllers outlive a server that is killed without warning, and what they took back stays so.
 #[test]
 fn switches_outlive_the_process() {
     let (upstream, folder) = (Upstream::start(), Folder::new("gateway-overload-orders"));
@@ -340,7 +340,7 @@ fn critical_traffic_survives_three_times_the_load() {
     assert_eq!(refused["reason"], "capacity-reserved");
 }
 
-/// A place that gets free goes to what matters most, whoever came first. The upstream answers when the test lets it.
+/// A place that gets free goes to the request of the highest priority, in whatever order they came. The upstream answers when the test lets it.
 #[test]
 fn critical_requests_are_next_in_line() {
     let (upstream, folder) = (Upstream::start(), Folder::new("gateway-overload-next"));
@@ -456,7 +456,7 @@ async fn driven(gateway: &Gateway, phases: [usize; 3], counts: &Arc<Counts>) -> 
 }
 
 impl Run {
-    /// Draws the run, as the guide shows it, where somebody wants it: `TOLLGATE_PLOTS` names a directory.
+    /// Draws the run, as the guide shows it, if `TOLLGATE_PLOTS` names a directory.
     fn show(&self, name: &str) {
         let share = |class: usize| {
             let of_second = |second: &[[AtomicU32; 3]; 2]| {

@@ -38,7 +38,7 @@ fn routes_by_host_and_path() {
     gateway.get("/nowhere", "").problem(404);
 }
 
-/// Wrong routes are told at once, each with its field; and what is right but not there when the server starts.
+/// One run reports all wrong routes, each with its field; and what is right but not there when the server starts.
 #[test]
 fn wrong_routes_are_reported() {
     let folder = Folder::new("gateway-wrong");
@@ -115,7 +115,7 @@ fn no_healthy_upstream() {
     until(|| gateway.get("/", "").status == 200);
 }
 
-/// A request that reached nobody is sent to another upstream, whatever it is; the one that fails is left alone after a while.
+/// A request that reached no upstream is sent to another one, whatever it is; the one that fails is left alone after a while.
 #[test]
 fn a_dead_upstream_is_not_noticed() {
     let upstream = Upstream::start();
@@ -185,7 +185,7 @@ fn a_connection_that_ended_is_not_noticed() {
     }
 }
 
-/// As many requests are at an upstream as may be; the next one waits, and is told to come back.
+/// As many requests are at an upstream as may be; the next one waits, and gets a time to retry.
 #[test]
 fn places_at_an_upstream() {
     let upstream = Upstream::start();
@@ -205,7 +205,7 @@ fn places_at_an_upstream() {
     until(|| gateway.get("/", "").status == 200);
 }
 
-/// Who has waited for a place at every upstream does not begin anew, however many retries there are.
+/// A request that has waited for a place at every upstream does not begin anew, however many retries there are.
 #[test]
 fn a_wait_for_a_place_is_not_repeated() {
     let upstream = Upstream::start();

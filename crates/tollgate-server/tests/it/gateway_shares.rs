@@ -58,7 +58,7 @@ fn others_are_served(gateway: &Gateway) {
     }
 }
 
-/// How many were told that their client has its share. All others must still wait.
+/// How many were refused because their client has its share. All others must still wait.
 fn share_denial(streams: &mut [TcpStream]) -> usize {
     let mut reported = 0;
     for stream in streams {
@@ -97,7 +97,7 @@ fn slow_uploads_leave_slots_to_others() {
 }
 
 /// A client that sends nothing of its body, or not all of a small one, holds no slot: the upstream hears of none of them. All of them are
-/// told why they are given up, one that trickles as well, and the slot that it held is free then.
+/// refused with the reason, one that trickles as well, and the slot that it held is free then.
 #[test]
 fn a_body_that_does_not_come_holds_no_slot() {
     let upstream = Upstream::start();
@@ -208,7 +208,7 @@ impl Body for Never {
 }
 
 /// Four connections of HTTP/2 with 512 open POSTs once held all slots. They hold none until their bodies begin; calls of gRPC, which may wait
-/// for their server, hold the share of one client. Others are served all the while, and all of the attacker's are told why.
+/// for their server, hold the share of one client. Others are served all the while, and all of the attacker's are refused with the reason.
 #[test]
 fn open_posts_over_h2_leave_slots_to_others() {
     let upstream = Upstream::start();
@@ -269,7 +269,7 @@ fn idle_tunnels_leave_slots_to_others() {
     until(|| gateway.metric(TUNNELS, "route-0") == 0);
 }
 
-/// Requests that an upstream takes its time for, and answers that nobody reads, hold slots as well: no more of one client than its share.
+/// Requests that an upstream takes its time for, and answers that their client does not read, hold slots as well: no more of one client than its share.
 #[test]
 fn slow_answers_leave_slots_to_others() {
     let upstream = Upstream::start();
@@ -333,7 +333,7 @@ fn connections_to_other_upstreams_are_left_to_others() {
     drop(calls);
 }
 
-/// An upstream that holds all requests until it is told to answer them, and counts them and the connections that ended.
+/// An upstream that holds all requests until the test lets it answer them, and counts them and the connections that ended.
 #[derive(Default)]
 struct Holding {
     asked: AtomicUsize,

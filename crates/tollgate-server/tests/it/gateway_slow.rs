@@ -1,4 +1,4 @@
-//! Clients that are slow on purpose: they lose their connection, hold little, and nobody else waits for them. Times are real, so all of
+//! Clients that are slow on purpose: they lose their connection, hold little, and no other client waits for them. Times are real, so all of
 //! them are slow at once.
 
 use std::io::{BufReader, Read, Write};
@@ -56,7 +56,7 @@ fn steady(mut stream: TcpStream) -> std::thread::JoinHandle<usize> {
     })
 }
 
-/// Slowloris, a body that drips, to an upstream or to be priced, one that never comes, a preface that drips, and answers that nobody reads, over HTTP/1 and HTTP/2: all
+/// Slowloris, a body that drips, to an upstream or to be priced, one that never comes, a preface that drips, and answers that the client does not read, over HTTP/1 and HTTP/2: all
 /// end, and a hundred honest requests are answered meanwhile.
 #[test]
 fn slow_clients_end() {

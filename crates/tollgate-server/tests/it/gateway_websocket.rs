@@ -258,7 +258,7 @@ fn a_stop_lets_it_end() {
     let mut tunnel = runtime.block_on(opened);
     gateway.server.signal("-TERM");
     gateway.server.await_log("stopping");
-    // Longer than a connection has that serves nobody.
+    // Longer than an idle connection may last.
     assert!(gateway.server.wait_at_most(Duration::from_millis(1_500)).is_none());
     runtime.block_on(async {
         tunnel.write_all(b"ping").await.unwrap();

@@ -1,4 +1,4 @@
-//! What a native policy answers Envoy, rule by rule, as tables of questions and answers over gRPC.
+//! A native policy's answers to Envoy, rule by rule, as tables of requests and answers over gRPC.
 
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use tonic::Code;
@@ -203,7 +203,7 @@ fn a_limit_of_the_request_holds_under_concurrency() {
     assert!(shown(&client.ask(question("api", 0, "other=crowd @20/YEAR")).unwrap()).starts_with("OVER"));
 }
 
-/// Limits in shadow pass, and tell what they would have said; an enforced limit is told before them.
+/// Limits in shadow pass, and report what they would have decided; an enforced limit is reported before them.
 #[test]
 fn shadow_limits_pass() {
     table(
@@ -218,7 +218,7 @@ fn shadow_limits_pass() {
     );
 }
 
-/// Limits are told in Envoy's units. What has none is told without; a concurrency limit in flight comes back by itself only.
+/// Limits are reported in Envoy's units. A limit that has none is reported without; a concurrency limit in flight comes back by itself only.
 #[test]
 fn limits_are_reported_in_units() {
     table(
@@ -293,7 +293,7 @@ fn a_question_that_is_none_is_an_error() {
     }
 }
 
-/// What a client of Envoy may put into a descriptor never becomes an error, which Envoy would let pass: it is over the limit.
+/// No descriptor of a client of Envoy becomes an error, which Envoy would let pass: it is over the limit.
 #[test]
 fn input_that_cannot_be_counted_is_over_the_limit() {
     let (long_value, long_name) = (format!("api_key={}", "x".repeat(4_097)), format!("{}=x", "n".repeat(65)));

@@ -112,8 +112,8 @@ fn health_is_reported() {
     assert_eq!(check("other").unwrap_err().code(), Code::NotFound);
 }
 
-/// A server that is told to stop lets go of connections at rest, of those that were never used, and of those that watch its
-/// health, which they are told about first.
+/// A stopping server closes connections at rest, of those that were never used, and of those that watch its
+/// health, and reports that first.
 #[test]
 fn stopping_does_not_wait_for_watchers() {
     let mut server = Server::start(SLOW_POLICY);
@@ -139,7 +139,7 @@ fn stopping_does_not_wait_for_watchers() {
     drop(unused);
 }
 
-/// A call that has begun when the server is told to stop is answered, and then told that the connection ends.
+/// A call that has begun when the server begins to stop is answered, and then its connection gets GOAWAY.
 #[test]
 fn a_call_in_flight_is_answered() {
     let mut server = Server::start(SLOW_POLICY);
@@ -216,7 +216,7 @@ fn head() -> Vec<u8> {
     fields.iter().flat_map(|(name, value)| [vec![0], text(name), text(value)].concat()).collect()
 }
 
-/// Without gRPC nobody listens for it; its address is refused with the flag that chose it.
+/// Without gRPC the server has no listener for it; its address is refused with the flag that chose it.
 #[test]
 fn grpc_can_be_off_or_in_use() {
     let server = Server::start_with(

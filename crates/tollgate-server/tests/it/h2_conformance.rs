@@ -1,6 +1,6 @@
 //! Whether the gateway speaks HTTP/2 as RFC 9113 and RFC 7541 say: raw frames go to the real program, case by case, in the order and with
 //! the verdicts of h2spec, which cannot be installed here. Each case says what is sent, and which answer is right; where the gateway
-//! differs in a way that harms nobody, the case says why.
+//! differs in a harmless way, the case says why.
 
 mod control;
 mod frames;
@@ -30,7 +30,7 @@ const GENERAL: &str =
 enum Want {
     /// The connection ends with one of these codes in GOAWAY.
     Connection(&'static [u32]),
-    /// The stream ends with one of these codes, or the connection does, as RFC 9113 (5.4.2) leaves to whoever finds an error.
+    /// The stream ends with one of these codes, or the connection does, as RFC 9113 (5.4.2) leaves to the end that finds an error.
     Stream(&'static [u32]),
     /// As [`Want::Stream`], and the upstream never gets the request.
     Malformed(&'static [u32]),
@@ -157,7 +157,7 @@ fn the_gateway_speaks_http_2() {
     assert_eq!(gateway.get("/after", "").status, 200);
 }
 
-/// A body that nobody reads is not sent beyond the stream's window: what a client sends in spite of that is its error, not our memory. The
+/// An unread body is not sent beyond the stream's window: what a client sends in spite of that is its error, not our memory. The
 /// second request waits for the upstream's only place.
 #[test]
 fn windows_are_kept() {

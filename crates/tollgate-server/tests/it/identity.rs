@@ -55,7 +55,7 @@ fn the_guide_is_true() {
     last.at_least(3);
 }
 
-/// The story: `tollgate block api_key=k2` said "blocked", and k2 went on getting 200; `explain` said "3 of 3 left" for whoever was refused.
+/// The story: `tollgate block api_key=k2` said "blocked", and k2 went on getting 200; `explain` said "3 of 3 left" for a client that was refused.
 #[test]
 fn operators_name_credentials_as_they_are() {
     let upstream = Upstream::start();

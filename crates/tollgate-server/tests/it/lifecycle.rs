@@ -41,7 +41,7 @@ fn settings_come_from_the_environment() {
     assert_eq!(server.check(r#"{"attributes":{"k":"x"}}"#)["limits"][0]["limit"], 10);
 }
 
-/// Told to stop, the server takes no new connection, answers what is in flight, and ends well.
+/// A stopping server takes no new connection, answers what is in flight, and ends well.
 #[test]
 fn a_request_in_flight_is_answered_before_the_end() {
     for signal in ["-TERM", "-INT"] {

@@ -44,7 +44,7 @@ fn allowed_grpc_requests_are_counted() {
     }
 }
 
-/// An open loop asks as often as it was told to, no more.
+/// An open loop sends requests at the configured rate, no more.
 #[test]
 fn an_open_loop_keeps_its_rate() {
     let server = Server::start(SLOW_POLICY);
@@ -53,7 +53,7 @@ fn an_open_loop_keeps_its_rate() {
     assert_eq!(open["offered_per_second"], 200);
 }
 
-/// Nobody else's machine is put under load by mistake, and a server that is not there is told so.
+/// The command refuses to load a remote machine by mistake, and reports a server that is not there.
 #[test]
 fn mistakes_are_reported() {
     let remote = run(&["bench", "--to", "192.0.2.1:80"], b"");
@@ -63,8 +63,8 @@ fn mistakes_are_reported() {
     let wrong = run(&["bench", "--to", &server.address.to_string(), "--wire", "grpc"], b"");
     assert_eq!(wrong.status.code(), Some(2));
     assert!(stderr(&wrong).contains("is this the right protocol"), "{}", stderr(&wrong));
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let absent = run(&["bench", "--to", &nobody.to_string(), "--duration", "1s"], b"");
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let absent = run(&["bench", "--to", &unused.to_string(), "--duration", "1s"], b"");
     assert_eq!(absent.status.code(), Some(2));
     assert!(stderr(&absent).contains("start the server first"), "{}", stderr(&absent));
 }
@@ -117,7 +117,7 @@ fn denials_and_a_full_memory_are_explained() {
     }
     let crowded = measured(&small, &[]);
     assert!(crowded["shared"].as_u64().unwrap() > 0, "{crowded}");
-    let new = small.check(r#"{"attributes":{"api_key":"somebody-new"}}"#);
+    let new = small.check(r#"{"attributes":{"api_key":"another-key"}}"#);
     let shared = new["limits"].as_array().unwrap().iter().find(|limit| limit["source"] != "exact");
     assert!(shared.is_some(), "{new}");
     if new["allowed"] == false {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::program::{SLOW_POLICY, Server, tollgate};
 
-/// What somebody might send who wants to forge a line, hide one, or take over a terminal.
+/// Bytes of a client that wants to forge a line, hide one, or take over a terminal.
 const EVIL: &str = r#"{"attributes":{"tenant":"k\n{\"level\":\"ERROR\",\"forged\":true}\r\n\u001b[2J\u001b]0;title\u0007\u009b31m\u202eevil","n\nforged\u001b":"x","api_key":"k"}}"#;
 
 /// Starts a server that logs each request, asks it the evil question, stops it, and returns what it logged.
@@ -74,7 +74,7 @@ fn requests_are_not_logged_unless_asked_for() {
     assert!(log.contains("stopped"));
 }
 
-/// A level that is none is told, and the usual one is logged.
+/// An unknown level is an error in the log, and the default level is used.
 #[test]
 fn a_wrong_log_level_is_reported() {
     let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", "-"]);
@@ -91,7 +91,7 @@ fn flood(server: &Server) {
     }
 }
 
-/// When nobody reads the log, decisions are made all the same, and what is lost is counted.
+/// When no process reads the log, decisions are made all the same, and lost lines are counted.
 #[test]
 fn an_unread_log_blocks_nothing() {
     let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", "-"]);

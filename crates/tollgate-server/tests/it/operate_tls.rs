@@ -137,7 +137,7 @@ fn the_environment_names_trusted_proxies() {
     assert!(stdout(&output).contains("5 of 5"), "{}", stderr(&output));
 }
 
-/// Whoever cannot be trusted is not sent the token; each failure says its cause and its cure, and nothing changes on the server.
+/// The token is not sent to a server that cannot be trusted; each failure says its cause and its cure, and nothing changes on the server.
 #[test]
 fn an_untrusted_proxy_is_logged() {
     let files = Files::new();

@@ -1,4 +1,4 @@
-//! What operators say over the policy outlives the process: the real program is killed without warning and started again.
+//! Operators' overrides of the policy outlive the process: the real program is killed without warning and started again.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -57,7 +57,7 @@ fn ready(server: &Server) -> Value {
     server.send("GET", "/readyz", "").json()
 }
 
-/// Killed without warning at any moment after an answer, the server has forgotten nothing that it was told: blocks, kill switches,
+/// Killed without warning at any moment after an answer, the server has forgotten no operator's change: blocks, kill switches,
 /// shadow and shares go on to their own end, what was taken back stays so, and what has ended meanwhile is over.
 #[test]
 fn a_crash_takes_nothing_back() {
@@ -113,7 +113,7 @@ fn a_crash_takes_nothing_back() {
     assert_eq!(ready(&server)["status"], "ok");
 }
 
-/// A file that is not what was written stops no start: it is set aside and told at once in the banner, the log and `/readyz`, until an
+/// A damaged file stops no start: it is set aside and reported at once in the banner, the log and `/readyz`, until an
 /// operator says something anew.
 #[test]
 fn a_damaged_file_is_reported() {
@@ -149,7 +149,7 @@ fn a_damaged_file_is_reported() {
     assert!(!is_allowed(&start(&scratch, POLICY), "k1"));
 }
 
-/// Where the disk does not take it, what was said holds all the same; whoever said it is warned, `/readyz` says so, and once the disk is
+/// When the disk does not take a change, it applies all the same; the operator is warned, `/readyz` says so, and once the disk is
 /// well again it is written without being asked.
 #[test]
 fn a_failing_disk_is_reported_and_retried() {

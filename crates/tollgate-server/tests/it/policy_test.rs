@@ -74,7 +74,7 @@ FAIL policy.test.yaml:3: wrong
     assert_eq!((&mismatch["line"], &mismatch["request"]), (&5.into(), &3.into()), "{found}");
 }
 
-/// What cannot be tested ends with 2, and says why at its place: a limit that is not there, a policy that is not one, a
+/// A file that cannot be tested ends with 2, and the error says why at its place: a limit that is not there, a policy that is not one, a
 /// filter that finds nothing.
 #[test]
 fn an_untestable_policy_is_an_error() {

@@ -38,7 +38,7 @@ fn an_edited_file_is_in_force() {
     server.check(r#"{"attributes":{"api_key":"k"},"cost":3}"#);
     scratch.replace("policy.yaml", SIX);
     until("the new limit", || (server.limit() == 6).then_some(()));
-    assert_eq!(server.remaining("k"), 2); // Raised by one, and nobody is given a burst.
+    assert_eq!(server.remaining("k"), 2); // Raised by one, and no caller gets a burst.
     server.await_reloads((1, 0));
     let after = server.ready();
     assert_ne!(before["policy"]["version"], after["policy"]["version"]);
@@ -132,7 +132,7 @@ fn a_bad_file_keeps_the_last_good_policy() {
     assert_eq!((&ready["status"], ready["policy"].get("error")), (&"ok".into(), None));
 }
 
-/// What looks like an accident is refused, with the reason; SIGHUP does not change that, `--force-reload` does.
+/// A change that looks like an accident is refused, with the reason; SIGHUP does not change that, `--force-reload` does.
 #[test]
 fn accidents_are_refused_unless_forced() {
     let scratch = Scratch::new();
@@ -207,7 +207,9 @@ fn a_full_disk_stops_nothing() {
         tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", &policy, "--state-dir", &state]);
     command.stderr(Stdio::from(fs::OpenOptions::new().write(true).open("/dev/full").unwrap()));
     let server = Server::spawn(command, "");
-    until("the trouble to be told", || server.ready()["policy"].get("keep_error").is_some().then_some(()));
+    until("the failure to be reported", || {
+        server.ready()["policy"].get("keep_error").is_some().then_some(())
+    });
     scratch.replace("policy.yaml", "limits: [");
     until("the bad file", || (server.reloads() == (0, 1)).then_some(()));
     scratch.replace("policy.yaml", SIX);
@@ -231,7 +233,7 @@ const CLIENTS: usize = 4;
 const RELOADS: u64 = 1_000;
 const BUDGET: u64 = 3_000;
 
-/// A policy of which a number changes with each reload, beside a budget that nobody may exceed meanwhile.
+/// A policy of which a number changes with each reload, beside a budget that no caller may exceed meanwhile.
 fn numbered(number: u64) -> String {
     let rate = 1_000 + number % 7;
     format!(
@@ -239,7 +241,7 @@ fn numbered(number: u64) -> String {
     )
 }
 
-/// One client asks on one connection until it is told to stop; how often it was answered, and allowed.
+/// One client asks on one connection until the test stops it; how often it was answered, and allowed.
 fn client(server: &Server, number: usize, stop: &AtomicBool) -> (u64, u64) {
     let stream: TcpStream = server.connect();
     let mut answers = BufReader::new(&stream);
@@ -265,7 +267,7 @@ fn a_thousand_reloads_lose_no_decision() {
     let scratch = Scratch::new();
     scratch.replace("policy.yaml", &numbered(0));
     let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", &scratch.text("policy.yaml")]);
-    command.stderr(Stdio::null()); // A thousand lines that nobody reads would fill a pipe.
+    command.stderr(Stdio::null()); // A thousand unread lines would fill a pipe.
     let server = Server::spawn(command, "");
     let stop = AtomicBool::new(false);
     let counts = std::thread::scope(|scope| {

@@ -65,7 +65,7 @@ fn a_hostile_log_makes_a_harmless_page() {
     assert!(text.is_ascii(), "a file has no characters beyond ASCII: {text}");
 }
 
-/// Hashed keys are in no output, and nobody can tell which address a hash is of.
+/// Hashed keys are in no output, and the address cannot be found from its hash.
 #[test]
 fn hashed_keys_stay_in_the_house() {
     let scratch = Scratch::new();

@@ -33,7 +33,7 @@ fn a_pipeline_and_its_end() {
     assert!(answer.ends_with(reason), "{answer}");
 }
 
-/// Told to stop, the server ends a connection at rest in good order, and itself.
+/// A stopping server ends a connection at rest in good order, and itself.
 #[test]
 fn a_stop_ends_resting_connections() {
     let mut server = Server::start(SLOW_POLICY);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::program::{Server, run, stderr, tollgate};
 
-/// A month's quota: nobody waits for it.
+/// A month's quota: too long to wait for.
 const POLICY: &str =
     "limits: [{name: monthly, by: [api_key], rate: 1000/month, algorithm: fixed-window, align: first-hit}]";
 
@@ -79,7 +79,7 @@ fn charge(server: &Server, key: &str, cost: u64) -> bool {
     answer["allowed"].as_bool().unwrap()
 }
 
-/// Told to stop and started again, the server has forgotten nothing: a month's quota stays used, also under another policy, and
+/// A server that stops and starts again has forgotten nothing: a month's quota stays used, also under another policy, and
 /// a place in flight stays taken.
 #[test]
 fn a_stop_forgets_nothing() {
@@ -138,7 +138,7 @@ fn a_crash_loses_counts_after_the_last_snapshot() {
     }
 }
 
-/// A damaged snapshot is told loudly and set aside; the server starts with empty counters, and writes good ones again.
+/// A damaged snapshot is reported and set aside; the server starts with empty counters, and writes good ones again.
 #[test]
 fn a_damaged_snapshot_is_set_aside() {
     let scratch = Scratch::new("damaged");

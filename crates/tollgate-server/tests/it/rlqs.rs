@@ -15,7 +15,7 @@ limits:
   - {name: considered, by: [plan], rate: 1/h, mode: shadow}
 ";
 
-/// What an Envoy reports is gone for RLS and HTTP, and what is gone there is not assigned.
+/// Usage that an Envoy reports counts for RLS and HTTP, and their usage is not assigned.
 #[test]
 fn counters_are_shared() {
     let server = Server::start(POLICY);
@@ -36,7 +36,7 @@ fn counters_are_shared() {
     assert_eq!(server.metric("tollgate_rlqs_subscriptions"), 2);
 }
 
-/// What no limit holds back may pass: a bucket that no limit is about, one in shadow, and one of another domain. What cannot be counted
+/// A bucket without a limit may pass: one that no limit is about, one in shadow, and one of another domain. What cannot be counted
 /// may not, nor what an operator blocks.
 #[test]
 fn buckets_without_a_limit_are_free() {
@@ -76,7 +76,7 @@ fn bad_messages_are_reported() {
         assert_eq!(error.code(), Code::InvalidArgument, "{reported}");
         assert!(error.message().contains(reported), "{error}");
     }
-    // Nobody else is hurt, and a later message need not repeat the domain.
+    // Other streams go on, and a later message need not repeat the domain.
     let mut quotas = Quotas::open(&client);
     quotas.send("api", key());
     quotas.answer().unwrap();
@@ -84,7 +84,7 @@ fn bad_messages_are_reported() {
     quotas.answer().unwrap();
 }
 
-/// A server that is told to stop lets go of its streams, says so, and does not wait for them.
+/// A stopping server ends its streams, says so, and does not wait for them.
 #[test]
 fn streams_end_with_the_server() {
     let mut server = Server::start(POLICY);

@@ -85,7 +85,7 @@ fn assert_outcome(rule: &Rule, sample: &ExampleRequest, status: Option<u16>, see
     }
 }
 
-/// What is refused is not sent on, and whatever else is sent on in one spelling; over HTTP/1 and over HTTP/2.
+/// A refused request is not sent on, and every other is sent on in one spelling; over HTTP/1 and over HTTP/2.
 #[test]
 fn every_rule_holds() {
     let (upstream, folder) = (Upstream::start(), Folder::new("spelling"));
@@ -99,7 +99,7 @@ fn every_rule_holds() {
             }
             assert_outcome(rule, sample, Some(response.status), &upstream.seen());
             if rule.versions == Versions::All {
-                // On a connection of its own: a status that was told before is told by its number in a table.
+                // On a connection of its own: a status that was sent before is sent as its index in a table.
                 let status = H2::new(&gateway).ask(sample);
                 assert_outcome(rule, sample, status, &upstream.seen());
             }

@@ -152,7 +152,7 @@ fn whole_seconds_give_a_range() {
     assert_eq!(found["suggestion"]["burst"], 9, "{found}");
 }
 
-/// What cannot be read is an error: an attribute that the log does not have, a file that is none, a name that no policy
+/// Unreadable input is an error: an attribute that the log does not have, a file that is none, a name that no policy
 /// accepts.
 #[test]
 fn an_unreadable_log_is_an_error() {

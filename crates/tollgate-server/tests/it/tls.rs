@@ -31,7 +31,7 @@ fn serve(scratch: &Scratch, more: &[&str]) -> Server {
     Server::start_with(&arguments, SLOW_POLICY)
 }
 
-/// Whoever trusts the authority is answered, in HTTP/1.1, which is agreed on; whoever trusts another refuses the server.
+/// A client that trusts the CA is answered, in HTTP/1.1, which is agreed on; one that trusts another CA refuses the server.
 #[test]
 fn a_server_shows_its_certificate() {
     let (authority, other) = (TestCa::new("ours"), TestCa::new("other"));
@@ -76,7 +76,7 @@ fn a_client_needs_a_certificate() {
     assert!(looked.1.contains("\"remaining\":3"), "the others were not counted: {}", looked.1);
 }
 
-/// A renewed certificate is shown to whoever connects next, while an open connection goes on; a bad pair changes nothing but
+/// A renewed certificate is used for the next connection, while an open connection goes on; a bad pair changes nothing but
 /// what `/readyz` says.
 #[test]
 fn a_certificate_is_renewed() {
@@ -114,7 +114,7 @@ fn a_certificate_is_renewed() {
     server.await_log("the certificates were not reloaded");
 }
 
-/// An authority that is taken away lets nobody in any more, not even whoever was in before.
+/// After a CA is removed, no client of it gets in any more, not even one that was in before.
 #[test]
 fn an_authority_is_taken_away() {
     let (authority, other) = (TestCa::new("ours"), TestCa::new("other"));
@@ -129,7 +129,7 @@ fn an_authority_is_taken_away() {
     until("the refusal", || ask().err());
 }
 
-/// Whoever does not speak TLS, or takes for ever, is given up; others are answered meanwhile.
+/// A client that does not speak TLS, or never finishes its handshake, is disconnected; others are answered meanwhile.
 #[test]
 fn strangers_and_sleepers_are_given_up() {
     let authority = TestCa::new("ours");
@@ -170,7 +170,7 @@ fn the_oldest_version_is_chosen() {
     assert_eq!(old.connect(&server).ask("GET", "/healthz", "").unwrap().0, 200);
 }
 
-/// Told to stop, a server over TLS ends well, whatever handshakes hang.
+/// A stopping server ends well, even if TLS handshakes hang.
 #[test]
 fn the_end_does_not_wait_for_handshakes() {
     let authority = TestCa::new("ours");

@@ -196,7 +196,7 @@ fn compat_decisions_arrive_as_spans() {
     }
 }
 
-/// Spans that wait when the server is told to stop are sent before it ends.
+/// A stopping server sends its pending spans before it ends.
 #[test]
 fn the_last_spans_are_sent() {
     let collector = Collector::start();
@@ -210,9 +210,9 @@ fn the_last_spans_are_sent() {
 /// A collector that is not there costs spans, which are counted; decisions are answered, and the log says so once in a while.
 #[test]
 fn without_a_collector_decisions_are_made() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", nobody.local_addr().unwrap());
-    drop(nobody);
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", unused.local_addr().unwrap());
+    drop(unused);
     let mut server = serve(&url, "1");
     for _ in 0..5 {
         assert_eq!(server.send("POST", "/v1/check", CHECK).json()["allowed"], true);
@@ -222,7 +222,7 @@ fn without_a_collector_decisions_are_made() {
     assert_eq!(server.metric(r#"tollgate_trace_spans_total{result="exported"}"#), 0);
 }
 
-/// A wrong address is told when the server starts, with what would be accepted.
+/// A wrong address is an error at the start, with what would be accepted.
 #[test]
 fn a_wrong_address_is_reported() {
     let output = crate::program::run(&["serve", "--http", "127.0.0.1:0", "--otlp", "collector:4317"], b"");

@@ -85,12 +85,12 @@ fn envoy_hears_that_no_limit_applies() {
     let answer = String::from_utf8(server.send("POST", "/json", json).body).unwrap();
     assert!(answer.contains(r#""dynamicMetadata":{"no_limit_applies":true}"#), "{answer}");
     assert_eq!(without_limit(&server, "rls"), 4);
-    // Whoever gives back does not ask to pass.
+    // A request that returns a permit does not ask to pass.
     assert_eq!(reported("elsewhere", "api_key=a -1"), None);
     assert_eq!(without_limit(&server, "rls"), 4);
 }
 
-/// What an Envoy lets pass by itself, since no limit applies to its bucket, is counted from its reports.
+/// Requests that an Envoy lets pass by itself, since no limit applies to their bucket, are counted from its reports.
 #[test]
 fn buckets_without_a_limit_are_counted() {
     let mut server = server("domain: api\nlimits: [{name: per-key, by: [api_key], rate: 500/s}]");

@@ -11,35 +11,35 @@ use super::record::Precision;
 
 /// The ground truth: one request, exact to the tick.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Truth {
+pub(crate) struct Truth {
     /// When the request arrived.
-    pub arrival: Timestamp,
+    pub(crate) arrival: Timestamp,
     /// From arrival to answer.
-    pub duration: Ticks,
+    pub(crate) duration: Ticks,
     /// The address that connected.
-    pub client: IpAddr,
+    pub(crate) client: IpAddr,
     /// The authenticated user; empty for none.
-    pub user: String,
+    pub(crate) user: String,
     /// The method.
-    pub method: String,
+    pub(crate) method: String,
     /// Path and query.
-    pub target: String,
+    pub(crate) target: String,
     /// The host that the client asked for.
-    pub host: String,
+    pub(crate) host: String,
     /// The program that asked; empty for none.
-    pub user_agent: String,
+    pub(crate) user_agent: String,
     /// The status of the answer.
-    pub status: u16,
+    pub(crate) status: u16,
     /// Bytes of the answer's body.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// Attributes of the policy, where a format has them, such as `api_key`.
-    pub attributes: Vec<(String, String)>,
+    pub(crate) attributes: Vec<(String, String)>,
 }
 
 impl Truth {
     /// A plain request, for tests that care about some of its fields.
     #[must_use]
-    pub fn new(arrival: Timestamp, client: IpAddr) -> Self {
+    pub(crate) fn new(arrival: Timestamp, client: IpAddr) -> Self {
         Self {
             arrival,
             duration: Ticks::from_millis(12),
@@ -57,14 +57,14 @@ impl Truth {
 
     /// When the answer ended.
     #[must_use]
-    pub fn end(&self) -> Timestamp {
+    pub(crate) fn end(&self) -> Timestamp {
         self.arrival + self.duration
     }
 }
 
 /// A format as one server writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Style {
+pub(crate) enum Style {
     /// The common log format.
     Common,
     /// The combined log format.
@@ -97,7 +97,7 @@ pub enum Style {
 
 impl Style {
     /// All styles.
-    pub const ALL: [Style; 14] = [
+    pub(crate) const ALL: [Style; 14] = [
         Style::Common,
         Style::Combined,
         Style::CombinedTime,
@@ -116,7 +116,7 @@ impl Style {
 
     /// The format that a reader finds in it.
     #[must_use]
-    pub const fn format(self) -> Format {
+    pub(crate) const fn format(self) -> Format {
         match self {
             Self::Common => Format::Common,
             Self::Combined | Self::CombinedTime | Self::CombinedMsec => Format::Combined,
@@ -134,7 +134,7 @@ impl Style {
 
     /// How fine its stamps are.
     #[must_use]
-    pub const fn precision(self) -> Precision {
+    pub(crate) const fn precision(self) -> Precision {
         match self {
             Self::Common | Self::Combined | Self::CombinedTime => Precision::Second,
             _ => Precision::Exact,
@@ -143,14 +143,14 @@ impl Style {
 
     /// Whether it has durations.
     #[must_use]
-    pub const fn has_duration(self) -> bool {
+    pub(crate) const fn has_duration(self) -> bool {
         !matches!(self, Self::Common | Self::Combined | Self::Decisions)
     }
 
     /// The unit in which it writes time: the arrival that is read is exact to twice of it, since an end and a duration
     /// are each cut to it.
     #[must_use]
-    pub const fn unit(self) -> Ticks {
+    pub(crate) const fn unit(self) -> Ticks {
         match self {
             Self::Common | Self::Combined | Self::CombinedTime => Ticks::from_secs(1),
             Self::Alb | Self::Caddy | Self::Traefik | Self::Csv | Self::Ndjson => Ticks::ONE,
@@ -161,7 +161,7 @@ impl Style {
     /// A whole log. Servers write a line when the answer ends, so the lines are in that order; an archive and decisions
     /// are in the order of arrival.
     #[must_use]
-    pub fn log(self, requests: &[Truth]) -> Vec<u8> {
+    pub(crate) fn log(self, requests: &[Truth]) -> Vec<u8> {
         let mut order: Vec<&Truth> = requests.iter().collect();
         match self {
             Self::Har | Self::Decisions => order.sort_by_key(|truth| truth.arrival),
@@ -183,7 +183,7 @@ impl Style {
 
     /// The text before the first request, with its line end.
     #[must_use]
-    pub const fn header(self) -> &'static str {
+    pub(crate) const fn header(self) -> &'static str {
         match self {
             Self::Csv => "time,client_ip,user,method,path,host,user_agent,status,bytes,duration_us,api_key\n",
             Self::Har => {
@@ -194,7 +194,7 @@ impl Style {
     }
 
     /// One request, without a line end.
-    pub fn line(self, truth: &Truth, out: &mut String) {
+    pub(crate) fn line(self, truth: &Truth, out: &mut String) {
         match self {
             Self::Common | Self::Combined | Self::CombinedTime | Self::CombinedMsec => self.clf(truth, out),
             Self::Envoy => envoy(truth, out),

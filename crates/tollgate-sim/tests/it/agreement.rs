@@ -5,9 +5,9 @@ use proptest::test_runner::TestCaseResult;
 use tollgate::algorithm::Charged;
 use tollgate::{Outcome, Ticks, Timestamp};
 use tollgate_sim::limiter::Limiter;
-use tollgate_sim::oracle::{Oracle, Wide};
 
 use crate::cases::{self, Charges, Step, Subject};
+use crate::oracle::{Oracle, Wide};
 use crate::seeds::hold;
 
 type Case = (Subject, Timestamp, Vec<Step>);

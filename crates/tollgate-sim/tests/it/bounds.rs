@@ -8,9 +8,9 @@ use tollgate::algorithm::fixed_window::Align;
 use tollgate::algorithm::sliding_window::Estimate;
 use tollgate::rate::PERIOD_MAX;
 use tollgate::{Quota, Rate, Ticks, Timestamp, Verdict};
-use tollgate_sim::bound;
 use tollgate_sim::limiter::Limiter;
 
+use crate::bound;
 use crate::cases::{self, Charges, Move, Step, Subject};
 use crate::seeds::hold;
 

@@ -12,9 +12,8 @@ use tollgate::algorithm::sliding_log::SlidingLog;
 use tollgate::algorithm::sliding_window::{Estimate, SlidingWindow};
 use tollgate::request::COST_MAX;
 use tollgate::{Outcome, Quota, Rate, Ticks, Timestamp};
-use tollgate_sim::oracle::{
-    Bucket, CivilUnit, Log, Oldest, Oracle, Permits, SubWindows, WindowCount, Windows,
-};
+
+use crate::oracle::{Bucket, CivilUnit, Log, Oldest, Oracle, Permits, SubWindows, WindowCount, Windows};
 
 /// Moves stop here, so that no trace reaches the last representable instant.
 const LATEST: Timestamp = Timestamp::from_unix_seconds(3_000_000_000);

@@ -1,8 +1,8 @@
 //! The numbers in the documentation are those of the code.
 
-use tollgate_sim::accuracy::{self, INCIDENT_LIMIT};
-use tollgate_sim::overload::limiters::LimiterKind;
-use tollgate_sim::overload::table;
+use crate::accuracy::{self, INCIDENT_LIMIT};
+use crate::overloaded_server::limiters::LimiterKind;
+use crate::overloaded_server::table;
 
 const PAGE: &str = include_str!("../../../../docs/accuracy.md");
 

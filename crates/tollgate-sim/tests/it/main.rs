@@ -6,18 +6,25 @@
     reason = "a test fails by panicking, also in the functions that tests share"
 )]
 
+#[allow(dead_code, reason = "the examples print the rest")]
+mod accuracy;
 mod agreement;
+mod bound;
 mod bounds;
 mod buckets;
 mod calendars;
 mod cases;
 mod changes;
 mod docs;
+mod drift;
 mod fleets;
 mod fuzz;
 mod no_drift;
+mod oracle;
 mod overload;
+#[allow(dead_code, reason = "the examples print the rest")]
+mod overloaded_server;
 mod seeds;
-mod shares;
 mod suggestions;
+mod workload;
 mod workloads;

@@ -6,8 +6,9 @@ use tollgate::algorithm::leaky_bucket::LeakyBucket;
 use tollgate::algorithm::reservoir::Reservoir;
 use tollgate::algorithm::token_bucket::TokenBucket;
 use tollgate::{Quota, Rate, Ticks, Timestamp};
-use tollgate_sim::drift::{self, Pace};
 use tollgate_sim::limiter::Limiter;
+
+use crate::drift::{self, Pace};
 
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 /// Requests at each awkward rate by each algorithm: ten million in all.

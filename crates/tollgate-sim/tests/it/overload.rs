@@ -3,9 +3,10 @@
 
 use tollgate::Ticks;
 use tollgate_overload::Priority;
-use tollgate_sim::overload::limiters::LimiterKind;
-use tollgate_sim::overload::scenario::{OverloadScenario, ServiceTime, TimeoutReport};
-use tollgate_sim::overload::{OverloadOutcome, Queueing, simulate, simulate_priorities};
+
+use crate::overloaded_server::limiters::LimiterKind;
+use crate::overloaded_server::scenario::{OverloadScenario, ServiceTime, TimeoutReport};
+use crate::overloaded_server::{OverloadOutcome, Queueing, simulate, simulate_priorities};
 
 /// Number of seeds.
 const SEEDS: u64 = 20;

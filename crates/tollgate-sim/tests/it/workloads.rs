@@ -3,10 +3,11 @@
 use tollgate::algorithm::sliding_log::SlidingLog;
 use tollgate::algorithm::sliding_window::{Estimate, SlidingWindow};
 use tollgate::{Quota, Rate, Ticks, Timestamp};
-use tollgate_sim::bound;
 use tollgate_sim::limiter::Limiter;
-use tollgate_sim::oracle::{Bucket, Log, Oldest, Oracle, SubWindows, WindowCount, Windows};
-use tollgate_sim::workload::{Hit, Shape, trace};
+
+use crate::bound;
+use crate::oracle::{Bucket, Log, Oldest, Oracle, SubWindows, WindowCount, Windows};
+use crate::workload::{Hit, Shape, trace};
 
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_040);
 const MINUTE: Ticks = Ticks::from_secs(60);

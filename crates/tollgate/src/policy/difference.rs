@@ -183,7 +183,7 @@ pub(crate) fn differing(one: &Limit, other: &Limit) -> Vec<&'static str> {
     fields
 }
 
-/// What one value grants: a rate or permits, and a burst.
+/// The grant of one value: a rate or permits, and a burst.
 #[derive(Clone, Copy)]
 struct Amount {
     over_time: Option<Rate>,

@@ -370,7 +370,7 @@ fn windowed(window: &FixedWindow, noun: &str) -> String {
     }
 }
 
-/// What the end of one window and the beginning of the next may admit together.
+/// The most that the end of one window and the beginning of the next may admit together.
 fn across(window: &FixedWindow) -> String {
     let comma = match window.align() {
         Align::Epoch => "",

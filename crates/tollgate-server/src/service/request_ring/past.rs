@@ -23,7 +23,7 @@ pub(crate) struct PastRequests {
 pub(crate) struct KeptPart {
     /// The requests of one client in so many are kept: 1 for all of them.
     pub(crate) one_client_in: u64,
-    /// What identifies a client.
+    /// The attributes that identify a client.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) client: Option<String>,
     /// In how many minutes only the first requests were kept.

@@ -79,8 +79,8 @@ fn ping_and_goaway() -> Vec<Case> {
         c(
             "6.7",
             "an answer to no PING is not answered",
-            &[frame(PING, ACK, 0, b"nobody's"), frame(PING, 0, 0, b"somebody")],
-            Want::So(|received| received.pongs == [b"somebody"]),
+            &[frame(PING, ACK, 0, b"unknown!"), frame(PING, 0, 0, b"expected")],
+            Want::So(|received| received.pongs == [b"expected"]),
         ),
         c("6.7", "PING on a stream", &[frame(PING, 0, 1, &[0; 8])], Want::Connection(&[PROTOCOL])),
         c("6.7", "PING of six bytes", &[frame(PING, 0, 0, &[0; 6])], Want::Connection(&[FRAME_SIZE]))

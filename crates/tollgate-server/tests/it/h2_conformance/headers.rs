@@ -61,11 +61,11 @@ fn pseudo() -> Vec<Case> {
     let c = Case::new;
     let [method, scheme, authority, path] = line("GET", "/");
     vec![
-        c("8.3", "one that nobody knows", &with(&[(":test", "ok")]), MALFORMED),
+        c("8.3", "an unknown one", &with(&[(":test", "ok")]), MALFORMED),
         c("8.3", "one of responses", &with(&[(":status", "200")]), MALFORMED),
         c(
             "8.3",
-            "one that nobody knows, first",
+            "an unknown one, first",
             &of(&[(":test", "ok"), method, scheme, authority, path]),
             MALFORMED,
         ),

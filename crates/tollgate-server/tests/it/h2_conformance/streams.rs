@@ -213,7 +213,7 @@ fn continuations() -> Vec<Case> {
             &[vec![begun()], endless].concat(),
             Want::So(|received| received.is_closed && received.statuses.is_empty()),
         )
-        .accepted("a flood is cut off without a word: nobody who means well sends one"),
+        .accepted("a flood is cut off without a word: no honest client sends one"),
     ]
 }
 
@@ -276,7 +276,7 @@ fn messages() -> Vec<Case> {
             &[open(1, &post("/trail")), trailers(&[(":method", "GET")])],
             Want::So(|received| received.statuses == [(1, 200)] && received.parts == [1]),
         )
-        .accepted("h2 takes it out: the upstream is told of no trailer"),
+        .accepted("h2 takes it out: the upstream gets no trailer"),
         c(
             "8.2.2",
             "a field of one hop in trailers",

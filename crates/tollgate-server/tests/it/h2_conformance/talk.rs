@@ -1,4 +1,4 @@
-//! A client of HTTP/2 made of bytes: it sends what it is told, and remembers what it hears.
+//! A client of HTTP/2 made of bytes: it sends what a test gives it, and remembers what it receives.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use crate::gateway_upstream::Gateway;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// How long an answer is awaited that does not come.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// What a ping says that asks whether the connection lives.
+/// The payload of a ping that checks whether the connection lives.
 const ALIVE: &[u8; 8] = b"tollgate";
 
 pub(crate) const DATA: u8 = 0;
@@ -61,7 +61,7 @@ pub(crate) fn reset(stream: u32, code: u32) -> Vec<u8> {
     frame(RST_STREAM, 0, stream, &code.to_be_bytes())
 }
 
-/// A field as text that nobody remembers.
+/// A field as a literal without indexing.
 pub(crate) fn field(name: &str, value: &str) -> Vec<u8> {
     let length = |text: &str| u8::try_from(text.len()).unwrap();
     assert!(name.len() < 127 && value.len() < 127);

@@ -1,4 +1,4 @@
-//! What `CL.THROTTLE` and `THROTTLE` count is kept over a restart, and reached by operators: with the real program, and bytes on its
+//! The counters of `CL.THROTTLE` and `THROTTLE` outlive a restart, and operators reach them: with the real program, and bytes on its
 //! RESP wire.
 
 use std::process::Output;
@@ -22,7 +22,7 @@ fn call(server: &Server, arguments: &[&str]) -> Output {
     output
 }
 
-/// Told to stop, or killed after a snapshot, and started again: no key is gifted its quota, and none has less.
+/// A server that stops, or is killed after a snapshot, and starts again gives no key a fresh quota, and none has less.
 #[test]
 fn a_restart_gifts_nothing() {
     let scratch = Scratch::new("cells");

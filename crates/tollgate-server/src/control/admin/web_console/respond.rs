@@ -265,13 +265,13 @@ fn refused(problem: &Problem, form: AnswerForm) -> Response<AdminBody> {
     let mut response = match form {
         AnswerForm::Json => {
             let document = json!({
-                "title": problem.kind.title(), "sentence": problem.detail, "tone": Tone::Bad, "more": [],
+                "title": problem.kind.problem_type().title, "sentence": problem.detail, "tone": Tone::Bad, "more": [],
             });
             typed(document.to_string(), JSON)
         }
         AnswerForm::Page => {
             let sentences = Sentences { first: problem.detail.clone(), tone: Tone::Bad, more: Vec::new() };
-            typed(page::message(problem.kind.title(), &sentences, ""), HTML)
+            typed(page::message(problem.kind.problem_type().title, &sentences, ""), HTML)
         }
     };
     set_status(&mut response, problem);
@@ -280,7 +280,7 @@ fn refused(problem: &Problem, form: AnswerForm) -> Response<AdminBody> {
 
 fn set_status(response: &mut Response<AdminBody>, problem: &Problem) {
     *response.status_mut() =
-        StatusCode::from_u16(problem.kind.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        StatusCode::from_u16(problem.kind.problem_type().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     if let Kind::Admin(AdminProblem::TooManyLogins { seconds }) = problem.kind {
         response.headers_mut().insert(RETRY_AFTER, seconds.into());
     }

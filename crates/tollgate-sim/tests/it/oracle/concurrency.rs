@@ -6,7 +6,7 @@ use super::{Oracle, Wide};
 
 /// Every permit with its expiry.
 #[derive(Clone, Debug)]
-pub struct Permits {
+pub(crate) struct Permits {
     limit: Wide,
     ttl: Wide,
     /// Permits by the instants at which they expire.
@@ -16,7 +16,7 @@ pub struct Permits {
 impl Permits {
     /// At most `limit` units in flight, for `ttl` ticks each.
     #[must_use]
-    pub fn new(limit: u64, ttl: u64) -> Self {
+    pub(crate) fn new(limit: u64, ttl: u64) -> Self {
         Self { limit: limit.into(), ttl: ttl.into(), held: Trace::default() }
     }
 

@@ -4,10 +4,15 @@
 //! The measurement starts after two seconds. It lasts until the node with the least demand gets more than 300 units.
 //! Chance alone changes that number by 5 %, so nodes are compared over three runs.
 
+use std::sync::atomic::Ordering;
+
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::algorithm::sliding_window::Estimate;
-use tollgate::{Quota, Rate, Ticks};
-use tollgate_sim::fleet::{CountingMode, Demand, DemandOutcome, run_demand};
+use tollgate::policy::Findings;
+use tollgate::{CheckRequest, Quota, Rate, Source, Ticks};
+
+use super::{CountingMode, Fleet, FleetScenario, MAINTAIN_EVERY, START, poll_ready};
+use crate::random::Random;
 
 /// How the demand is divided among the nodes.
 const WEIGHTS: [&[u64]; 3] = [&[1, 1], &[4, 1], &[10, 1, 1, 1, 1, 1]];
@@ -15,6 +20,115 @@ const WEIGHTS: [&[u64]; 3] = [&[1, 1], &[4, 1], &[10, 1, 1, 1, 1, 1]];
 const TENTHS: [u64; 3] = [15, 30, 200];
 /// Limits a second, the cost of a request, and the seconds of the measurement.
 const LIMITS: [(u64, u64, u64); 3] = [(100, 1, 50), (1_000, 1, 5), (50_000, 50, 5)];
+
+/// The requests for one key.
+#[derive(Clone, Debug)]
+struct Demand {
+    /// The limit of the key.
+    quota: Quota,
+    /// The share of a limit that a node may hold, in millionths, and for how long.
+    lease: (u32, Ticks),
+    /// Requests a second to the whole fleet.
+    offered: u64,
+    /// Cost of each request.
+    cost: u64,
+    /// The weight of each node's part of the requests.
+    weights: Vec<u64>,
+    /// When the weights change, and the new weights.
+    shift: Option<(Ticks, Vec<u64>)>,
+    /// Start and end of the measurement.
+    measured: (Ticks, Ticks),
+    /// Seed of the random numbers.
+    seed: u64,
+}
+
+/// The units that the fleet admitted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct DemandOutcome {
+    /// Units requested from each node during the measurement.
+    asked: Vec<u64>,
+    /// Units that each node admitted during the measurement.
+    admitted: Vec<u64>,
+    /// Calls to the store during the measurement.
+    calls: u64,
+    /// Units admitted from the beginning on.
+    admitted_in_all: u64,
+    /// The longest `retry_after` of a denial.
+    retry_after: Ticks,
+}
+
+/// Sends the demand to a fleet.
+///
+/// # Errors
+/// The limit cannot be leased.
+fn run_demand(demand: &Demand, mode: CountingMode) -> Result<DemandOutcome, Findings> {
+    let count = demand.weights.len().max(1);
+    let scenario = FleetScenario {
+        quota: demand.quota.clone(),
+        nodes: u32::try_from(count).unwrap_or(u32::MAX),
+        keys: 1,
+        offered: demand.offered,
+        time: demand.measured.1,
+        lease: demand.lease,
+        skew: 0,
+        losses: 0,
+        cuts: false,
+        seed: demand.seed,
+    };
+    let fleet = Fleet::new(&scenario, mode)?;
+    let mut outcome =
+        DemandOutcome { asked: vec![0; count], admitted: vec![0; count], ..DemandOutcome::default() };
+    let request = CheckRequest::new().with("key", "key").and_then(|request| request.cost(demand.cost));
+    let Ok(request) = request else { return Ok(outcome) };
+    let mut random = Random::new(demand.seed);
+    let (from, until) = (START + demand.measured.0, START + demand.measured.1);
+    let shift = demand.shift.as_ref().map(|(at, weights)| (START + *at, weights));
+    // In nanoseconds, because several requests of a large demand arrive within a microsecond.
+    let gap = 1_000_000_000 / demand.offered.max(1);
+    let (mut elapsed, mut now, mut maintained, mut calls_before) = (0u64, START, START, 0);
+    while now < until {
+        elapsed += random.exponential(gap).max(1);
+        let before = now;
+        now = START + Ticks::from_micros(elapsed / 1_000);
+        if now.since(maintained) >= MAINTAIN_EVERY {
+            for (node, _) in &fleet.nodes {
+                let _ = poll_ready(node.store().maintain(now));
+            }
+            maintained = now;
+        }
+        if before < from && now >= from {
+            calls_before = fleet.calls.load(Ordering::Relaxed);
+        }
+        let weights = shift.filter(|(at, _)| now >= *at).map_or(&demand.weights, |(_, weights)| weights);
+        let node = pick_node(&mut random, weights);
+        let Some(decision) = poll_ready(fleet.nodes[node].0.check(&request, now)) else { continue };
+        let is_admitted = decision.is_allowed()
+            && decision.limits().all(|status| matches!(status.source, Source::Exact | Source::Lease));
+        let units = if is_admitted { demand.cost } else { 0 };
+        outcome.admitted_in_all += units;
+        if now >= from && now < until {
+            outcome.asked[node] += demand.cost;
+            outcome.admitted[node] += units;
+            if let Some(retry_after) = decision.retry_after() {
+                outcome.retry_after = outcome.retry_after.max(retry_after);
+            }
+        }
+    }
+    outcome.calls = fleet.calls.load(Ordering::Relaxed) - calls_before;
+    Ok(outcome)
+}
+
+/// Picks the node of the next request.
+fn pick_node(random: &mut Random, weights: &[u64]) -> usize {
+    let mut left = random.below(weights.iter().sum());
+    for (node, &weight) in weights.iter().enumerate() {
+        if left < weight {
+            return node;
+        }
+        left -= weight;
+    }
+    0
+}
 
 fn steady(quota: Quota, weights: &[u64], offered: u64) -> Demand {
     Demand {

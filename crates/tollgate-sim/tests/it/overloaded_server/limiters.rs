@@ -11,11 +11,11 @@
 use tollgate::{Ticks, Timestamp};
 use tollgate_overload::{AdaptiveLimit, Ending, LimitSettings, Ticket};
 
-use crate::random::Random;
+use tollgate_sim::random::Random;
 
 /// Which limiter stands in front of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LimiterKind {
+pub(crate) enum LimiterKind {
     /// Tollgate's.
     Tollgate,
     /// None.
@@ -28,12 +28,12 @@ pub enum LimiterKind {
 
 impl LimiterKind {
     /// Every kind, in the order of the tables.
-    pub const ALL: [LimiterKind; 4] =
+    pub(crate) const ALL: [LimiterKind; 4] =
         [LimiterKind::Tollgate, LimiterKind::Vegas, LimiterKind::Gradient2, LimiterKind::Unlimited];
 
     /// The name in the tables.
     #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             LimiterKind::Tollgate => "Tollgate",
             LimiterKind::Unlimited => "no limit",

@@ -6,7 +6,7 @@ use super::{Oracle, Wide};
 
 /// A bucket that refills by `units` in `period` ticks.
 #[derive(Clone, Debug)]
-pub struct Bucket {
+pub(crate) struct Bucket {
     units: Wide,
     period: Wide,
     /// Units of the full bucket, the queue included.
@@ -19,13 +19,13 @@ pub struct Bucket {
 impl Bucket {
     /// A token bucket or GCRA: `units` in `period` ticks, with a burst.
     #[must_use]
-    pub fn new(units: u64, period: u64, burst: u64) -> Self {
+    pub(crate) fn new(units: u64, period: u64, burst: u64) -> Self {
         Self::shaping(units, period, burst, 0)
     }
 
     /// A leaky bucket: `burst` units leave without waiting, `queue` units may wait.
     #[must_use]
-    pub fn shaping(units: u64, period: u64, burst: u64, queue: u64) -> Self {
+    pub(crate) fn shaping(units: u64, period: u64, burst: u64, queue: u64) -> Self {
         Self {
             units: units.into(),
             period: period.into(),

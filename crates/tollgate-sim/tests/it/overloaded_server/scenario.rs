@@ -2,11 +2,11 @@
 
 use tollgate::Ticks;
 
-use crate::random::Random;
+use tollgate_sim::random::Random;
 
 /// How long a worker takes for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServiceTime {
+pub(crate) enum ServiceTime {
     /// The same time for every request.
     Fixed(Ticks),
     /// Exponentially distributed, with this mean.
@@ -17,7 +17,7 @@ pub enum ServiceTime {
 
 impl ServiceTime {
     /// Draws one service time.
-    pub fn draw(self, random: &mut Random) -> Ticks {
+    pub(crate) fn draw(self, random: &mut Random) -> Ticks {
         let micros = match self {
             ServiceTime::Fixed(time) => time.as_micros(),
             ServiceTime::Exponential(mean) => random.exponential(mean.as_micros()),
@@ -32,7 +32,7 @@ impl ServiceTime {
 
     /// The mean service time.
     #[must_use]
-    pub fn mean(self) -> Ticks {
+    pub(crate) fn mean(self) -> Ticks {
         match self {
             ServiceTime::Fixed(time) | ServiceTime::Exponential(time) => time,
             ServiceTime::Bimodal(quick, slow, percent) => {
@@ -44,39 +44,39 @@ impl ServiceTime {
 
 /// A time span with constant load and speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Phase {
+pub(crate) struct Phase {
     /// Its length.
-    pub seconds: u64,
+    pub(crate) seconds: u64,
     /// Requests a second.
-    pub offered: u64,
+    pub(crate) offered: u64,
     /// The factor on every service time.
-    pub slowdown: u64,
+    pub(crate) slowdown: u64,
 }
 
 /// A server, its callers and the phases of the load.
 #[derive(Clone, Debug)]
-pub struct OverloadScenario {
+pub(crate) struct OverloadScenario {
     /// The phases in order.
-    pub phases: Vec<Phase>,
+    pub(crate) phases: Vec<Phase>,
     /// Number of requests that the server works on concurrently.
-    pub workers: usize,
+    pub(crate) workers: usize,
     /// How long a worker takes.
-    pub service: ServiceTime,
+    pub(crate) service: ServiceTime,
     /// When a caller gives up. The server does not learn of it and keeps working.
-    pub timeout: Ticks,
+    pub(crate) timeout: Ticks,
     /// The effect of a timeout on the limiter.
-    pub timeout_report: TimeoutReport,
+    pub(crate) timeout_report: TimeoutReport,
     /// Percentage of callers that cancel, on average after half of the mean service time.
-    pub cancels: u64,
+    pub(crate) cancels: u64,
     /// How often a caller that was refused or timed out retries.
-    pub retries: u32,
+    pub(crate) retries: u32,
     /// Seed of the random numbers.
-    pub seed: u64,
+    pub(crate) seed: u64,
 }
 
 /// The effect of a timed-out request on a limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimeoutReport {
+pub(crate) enum TimeoutReport {
     /// That it was lost.
     Loss,
     /// That it was answered, after the length of the timeout.
@@ -86,7 +86,7 @@ pub enum TimeoutReport {
 impl OverloadScenario {
     /// A server without load, whose callers wait for two seconds and neither cancel nor retry.
     #[must_use]
-    pub fn new(workers: usize, service: ServiceTime, seed: u64) -> Self {
+    pub(crate) fn new(workers: usize, service: ServiceTime, seed: u64) -> Self {
         Self {
             phases: Vec::new(),
             workers,
@@ -101,7 +101,7 @@ impl OverloadScenario {
 
     /// Adds a phase with a load in per cent of the server's capacity.
     #[must_use]
-    pub fn then(mut self, seconds: u64, percent: u64) -> Self {
+    pub(crate) fn then(mut self, seconds: u64, percent: u64) -> Self {
         let offered = self.capacity() * percent / 100;
         self.phases.push(Phase { seconds, offered, slowdown: 1 });
         self
@@ -109,7 +109,7 @@ impl OverloadScenario {
 
     /// Adds a phase in which every request takes `slowdown` times as long.
     #[must_use]
-    pub fn then_slower(mut self, seconds: u64, percent: u64, slowdown: u64) -> Self {
+    pub(crate) fn then_slower(mut self, seconds: u64, percent: u64, slowdown: u64) -> Self {
         let offered = self.capacity() * percent / 100;
         self.phases.push(Phase { seconds, offered, slowdown });
         self
@@ -117,13 +117,13 @@ impl OverloadScenario {
 
     /// Requests a second that the server can answer at its usual speed.
     #[must_use]
-    pub fn capacity(&self) -> u64 {
+    pub(crate) fn capacity(&self) -> u64 {
         self.workers as u64 * 1_000_000 / self.service.mean().as_micros().max(1)
     }
 
     /// The phase of a second; none after the end.
     #[must_use]
-    pub fn phase(&self, second: u64) -> Option<Phase> {
+    pub(crate) fn phase(&self, second: u64) -> Option<Phase> {
         let mut end = 0;
         self.phases.iter().copied().find(|phase| {
             end += phase.seconds;
@@ -133,7 +133,7 @@ impl OverloadScenario {
 
     /// The most requests that can be answered in a second.
     #[must_use]
-    pub fn optimum(&self, second: u64) -> u64 {
+    pub(crate) fn optimum(&self, second: u64) -> u64 {
         self.phase(second).map_or(0, |phase| phase.offered.min(self.capacity() / phase.slowdown.max(1)))
     }
 }

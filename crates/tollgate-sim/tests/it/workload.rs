@@ -2,20 +2,20 @@
 
 use tollgate::{Ticks, Timestamp};
 
-use crate::random::Random;
+use tollgate_sim::random::Random;
 
 /// One request of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hit {
+pub(crate) struct Hit {
     /// Its instant.
-    pub at: Timestamp,
+    pub(crate) at: Timestamp,
     /// Its cost.
-    pub cost: u64,
+    pub(crate) cost: u64,
 }
 
 /// The shape of the traffic. Rates are requests in a `period`, which is the period of the limit under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub(crate) enum Shape {
     /// Independent requests at a steady rate.
     Poisson {
         /// Requests a period.
@@ -48,7 +48,7 @@ const DAY: u64 = 86_400 * 1_000_000;
 
 /// The requests of a shape from `start` on for `length`, in order of time.
 #[must_use]
-pub fn trace(shape: Shape, period: Ticks, start: Timestamp, length: Ticks, seed: u64) -> Vec<Hit> {
+pub(crate) fn trace(shape: Shape, period: Ticks, start: Timestamp, length: Ticks, seed: u64) -> Vec<Hit> {
     let mut random = Random::new(seed);
     let mut hits = Vec::new();
     let end = start + length;

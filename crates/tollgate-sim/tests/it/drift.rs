@@ -3,28 +3,28 @@
 
 use tollgate::{Ticks, Timestamp, Verdict};
 
-use crate::limiter::Limiter;
+use tollgate_sim::limiter::Limiter;
 
 /// The first request of a greedy caller with a wrong verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Drift {
+pub(crate) struct Drift {
     /// Number of requests admitted since the burst.
-    pub step: u64,
+    pub(crate) step: u64,
     /// The instant of the request.
-    pub at: Timestamp,
+    pub(crate) at: Timestamp,
     /// The wrong verdict.
-    pub verdict: Verdict,
+    pub(crate) verdict: Verdict,
 }
 
 /// The burst of a bucket, and its rate: `gain` units every `period` ticks.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub(crate) struct Pace {
     /// Units earned in a period.
-    pub gain: u64,
+    pub(crate) gain: u64,
     /// Length of the period in ticks.
-    pub period: u64,
+    pub(crate) period: u64,
     /// Units of a full bucket.
-    pub burst: u64,
+    pub(crate) burst: u64,
 }
 
 /// Takes the burst at `start`, then `steps` units, each at the tick at which the rate has earned it. A charge one tick
@@ -33,7 +33,12 @@ pub struct Pace {
 ///
 /// # Errors
 /// A verdict is wrong; the error describes the first.
-pub fn greedy(limiter: &mut Limiter, pace: Pace, start: Timestamp, steps: u64) -> Result<Timestamp, Drift> {
+pub(crate) fn greedy(
+    limiter: &mut Limiter,
+    pace: Pace,
+    start: Timestamp,
+    steps: u64,
+) -> Result<Timestamp, Drift> {
     let first = limiter.charge(start, pace.burst);
     if first.verdict != Verdict::Allow || first.remaining != 0 {
         return Err(Drift { step: 0, at: start, verdict: first.verdict });
@@ -61,7 +66,7 @@ fn expect(limiter: &mut Limiter, expected: Verdict, at: Timestamp, step: u64) ->
 
 /// The instant at which the rate has earned `units`: one multiplication and one division, without a remainder to carry.
 #[must_use]
-pub fn earned_at(pace: Pace, start: Timestamp, units: u64) -> Timestamp {
+pub(crate) fn earned_at(pace: Pace, start: Timestamp, units: u64) -> Timestamp {
     let ticks = (u128::from(units) * u128::from(pace.period)).div_ceil(u128::from(pace.gain));
     start + Ticks::from_micros(u64::try_from(ticks).unwrap_or(u64::MAX))
 }

@@ -11,20 +11,20 @@ use super::{OverloadOutcome, Queueing, simulate, simulate_priorities};
 
 /// One scenario with its name and the seconds that count.
 #[derive(Clone, Debug)]
-pub struct NamedScenario {
+pub(crate) struct NamedScenario {
     /// The name in the table.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// The server, its callers and the phases of the load.
-    pub scenario: OverloadScenario,
+    pub(crate) scenario: OverloadScenario,
     /// The first second that counts.
-    pub from: u64,
+    pub(crate) from: u64,
     /// The second after the last that counts.
-    pub to: u64,
+    pub(crate) to: u64,
 }
 
 /// The scenarios of the table.
 #[must_use]
-pub fn scenarios(seed: u64) -> Vec<NamedScenario> {
+pub(crate) fn scenarios(seed: u64) -> Vec<NamedScenario> {
     let ms = Ticks::from_millis;
     let usual = |workers| OverloadScenario::new(workers, ServiceTime::Exponential(ms(40)), seed);
     let row = |name, scenario, from, to| NamedScenario { name, scenario, from, to };
@@ -57,7 +57,7 @@ pub fn scenarios(seed: u64) -> Vec<NamedScenario> {
 
 /// The table of every scenario with every limiter.
 #[must_use]
-pub fn table(seed: u64) -> String {
+pub(crate) fn table(seed: u64) -> String {
     let mut text =
         String::from("| scenario | limiter | answered in time, of the possible | p50 | p99 | limit |\n");
     text.push_str("|---|---|--:|--:|--:|--:|\n");
@@ -92,7 +92,7 @@ fn cells(scenario: &NamedScenario, kind: LimiterKind, outcome: &OverloadOutcome)
 
 /// A chart of the first scenario with one limiter, four seconds a line.
 #[must_use]
-pub fn chart(seed: u64, kind: LimiterKind) -> String {
+pub(crate) fn chart(seed: u64, kind: LimiterKind) -> String {
     const WIDTH: u64 = 60;
     let Some(scenario) = scenarios(seed).into_iter().next() else { return String::new() };
     let outcome = simulate(&scenario.scenario, kind);
@@ -122,7 +122,7 @@ pub fn chart(seed: u64, kind: LimiterKind) -> String {
 
 /// The table of the percentage of each priority that is served at three times the load, for each way to queue.
 #[must_use]
-pub fn priorities(seed: u64) -> String {
+pub(crate) fn priorities(seed: u64) -> String {
     let mut scenario = OverloadScenario::new(16, ServiceTime::Exponential(Ticks::from_millis(40)), seed)
         .then(20, 50)
         .then(60, 300)

@@ -3,26 +3,26 @@
 //! It remembers every admitted unit and counts with 128-bit integers. It finds instants by a search with the definition,
 //! where the algorithms compute them directly. It is slow because it shares no arithmetic with the algorithms.
 
-pub mod bucket;
-pub mod concurrency;
-pub mod fixed_window;
-pub mod sliding_log;
-pub mod sliding_window;
-pub mod trace;
+pub(crate) mod bucket;
+pub(crate) mod concurrency;
+pub(crate) mod fixed_window;
+pub(crate) mod sliding_log;
+pub(crate) mod sliding_window;
+pub(crate) mod trace;
 
 use tollgate::{Outcome, Ticks, Timestamp, Verdict};
 
-pub use bucket::Bucket;
-pub use concurrency::Permits;
-pub use fixed_window::{CivilUnit, WindowCount, Windows};
-pub use sliding_log::Log;
-pub use sliding_window::{Oldest, SubWindows};
+pub(crate) use bucket::Bucket;
+pub(crate) use concurrency::Permits;
+pub(crate) use fixed_window::{CivilUnit, WindowCount, Windows};
+pub(crate) use sliding_log::Log;
+pub(crate) use sliding_window::{Oldest, SubWindows};
 
 /// An instant or a number of units. It is signed, and wide enough that no computation of the oracle overflows.
-pub type Wide = i128;
+pub(crate) type Wide = i128;
 
 /// The definition of an algorithm. Instants are ticks since the Unix epoch.
-pub trait Oracle {
+pub(crate) trait Oracle {
     /// The most units that can be admitted at one instant.
     fn limit(&self) -> Wide;
 

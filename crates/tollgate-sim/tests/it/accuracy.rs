@@ -9,8 +9,8 @@ use tollgate::algorithm::sliding_log::SlidingLog;
 use tollgate::algorithm::sliding_window::{Estimate, SlidingWindow};
 use tollgate::{Quota, QuotaError, Rate, Ticks, Timestamp};
 
-use crate::limiter::Limiter;
-use crate::workload::{Hit, Shape, trace};
+use super::workload::{Hit, Shape, trace};
+use tollgate_sim::limiter::Limiter;
 
 /// The window of every limit in the report.
 const PERIOD: Ticks = Ticks::from_secs(60);
@@ -25,22 +25,22 @@ const SEED: u64 = 2_024;
 
 /// The decisions on a trace under one quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
+pub(crate) struct Run {
     /// Whether each request was admitted.
-    pub admitted: Vec<bool>,
+    pub(crate) admitted: Vec<bool>,
     /// Units admitted.
-    pub total: u64,
+    pub(crate) total: u64,
     /// The most units admitted in any window.
-    pub worst: u64,
+    pub(crate) worst: u64,
     /// Decisions that differ from those of an exact count of this run's own admissions.
-    pub wrong: u64,
+    pub(crate) wrong: u64,
 }
 
 /// The exact reference: a sliding log.
 ///
 /// # Errors
 /// The limit is too large for a log.
-pub fn reference(limit: u64) -> Result<Quota, QuotaError> {
+pub(crate) fn reference(limit: u64) -> Result<Quota, QuotaError> {
     SlidingLog::new(Rate::per_ticks(limit, PERIOD)).map(Quota::SlidingLog)
 }
 
@@ -48,7 +48,7 @@ pub fn reference(limit: u64) -> Result<Quota, QuotaError> {
 ///
 /// # Errors
 /// One of the algorithms does not support the limit.
-pub fn algorithms(limit: u64) -> Result<Vec<(&'static str, Quota)>, QuotaError> {
+pub(crate) fn algorithms(limit: u64) -> Result<Vec<(&'static str, Quota)>, QuotaError> {
     let rate = Rate::per_ticks(limit, PERIOD);
     let fixed = |align| FixedWindow::new(rate, align).map(Quota::FixedWindow);
     let sliding =
@@ -67,7 +67,7 @@ pub fn algorithms(limit: u64) -> Result<Vec<(&'static str, Quota)>, QuotaError> 
 
 /// Charges a fresh key with a trace.
 #[must_use]
-pub fn run(quota: &Quota, limit: u64, hits: &[Hit]) -> Run {
+pub(crate) fn run(quota: &Quota, limit: u64, hits: &[Hit]) -> Run {
     let mut limiter = Limiter::new(quota.clone());
     let mut recent: VecDeque<Hit> = VecDeque::new();
     let mut inside = 0;
@@ -111,7 +111,7 @@ fn workloads(limit: u64) -> [(&'static str, Shape); 6] {
 ///
 /// # Errors
 /// An algorithm does not support a limit of the report.
-pub fn tables() -> Result<String, QuotaError> {
+pub(crate) fn tables() -> Result<String, QuotaError> {
     let mut text = String::new();
     for (workload, (title, _)) in workloads(LIMITS[0]).into_iter().enumerate() {
         // Writing to a string does not fail.
@@ -149,13 +149,13 @@ fn rows(text: &mut String, limit: u64, hits: &[Hit]) -> Result<(), QuotaError> {
 }
 
 /// The incident's limit a minute.
-pub const INCIDENT_LIMIT: u64 = 5_000;
+pub(crate) const INCIDENT_LIMIT: u64 = 5_000;
 /// Requests on each side of the incident's boundary.
-pub const INCIDENT_BURST: u64 = 4_000;
+pub(crate) const INCIDENT_BURST: u64 = 4_000;
 
 /// The incident: 4,000 requests spread evenly over the last 10 s of one minute, and 4,000 over the first 10 s of the next.
 #[must_use]
-pub fn incident_trace() -> Vec<Hit> {
+pub(crate) fn incident_trace() -> Vec<Hit> {
     let first = START + Ticks::from_secs(50);
     let spacing = 10_000_000 / INCIDENT_BURST;
     let hit = |n| Hit { at: first + Ticks::from_micros(n * spacing), cost: 1 };
@@ -166,7 +166,7 @@ pub fn incident_trace() -> Vec<Hit> {
 ///
 /// # Errors
 /// An algorithm does not support the limit.
-pub fn incident_table() -> Result<String, QuotaError> {
+pub(crate) fn incident_table() -> Result<String, QuotaError> {
     let hits = incident_trace();
     let mut text =
         String::from("| algorithm | admitted of 8,000 | over the limit of 5,000 |\n|---|---:|---:|\n");

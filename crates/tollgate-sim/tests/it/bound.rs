@@ -3,11 +3,11 @@
 use tollgate::{Ticks, Timestamp};
 
 /// Admitted units with their instants, in order of time.
-pub type Admitted = [(Timestamp, u64)];
+pub(crate) type Admitted = [(Timestamp, u64)];
 
 /// The most units in any interval `(t - period, t]`.
 #[must_use]
-pub fn worst_in_window(admitted: &Admitted, period: Ticks) -> u64 {
+pub(crate) fn worst_in_window(admitted: &Admitted, period: Ticks) -> u64 {
     let (mut from, mut inside, mut worst) = (0, 0, 0);
     for &(at, units) in admitted {
         inside += units;
@@ -26,7 +26,7 @@ pub fn worst_in_window(admitted: &Admitted, period: Ticks) -> u64 {
 /// bucket must have held, times the period. It covers every interval: of those that end with a given request, the worst
 /// starts where the balance was lowest before.
 #[must_use]
-pub fn worst_excess(admitted: &Admitted, units: u64, period: Ticks) -> i128 {
+pub(crate) fn worst_excess(admitted: &Admitted, units: u64, period: Ticks) -> i128 {
     let (units, period) = (i128::from(units), i128::from(period.as_micros()));
     let (mut total, mut lowest, mut worst) = (0i128, i128::MAX, 0i128);
     for &(at, cost) in admitted {
@@ -40,7 +40,7 @@ pub fn worst_excess(admitted: &Admitted, units: u64, period: Ticks) -> i128 {
 
 /// The most units in flight at the same time, each for `ttl` from its instant on.
 #[must_use]
-pub fn worst_in_flight(admitted: &Admitted, ttl: Ticks) -> u64 {
+pub(crate) fn worst_in_flight(admitted: &Admitted, ttl: Ticks) -> u64 {
     worst_in_window(admitted, ttl)
 }
 

@@ -10,7 +10,7 @@ use tollgate_overload::{
     WaitQueue, WorkerSettings, WorkerShedder,
 };
 
-use crate::random::Random;
+use tollgate_sim::random::Random;
 
 use super::scenario::OverloadScenario;
 use super::server::{Job, Server};
@@ -21,7 +21,7 @@ const MIX: [u64; 4] = [20, 40, 30, 10];
 
 /// How requests queue, and whether the worker sheds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Queueing {
+pub(crate) enum Queueing {
     /// In the wait queue, behind the worker shedder.
     Shed,
     /// In the wait queue, without the worker shedder.
@@ -34,40 +34,40 @@ pub enum Queueing {
 
 /// The statistics of one second. A served request counts in the second in which it arrived.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PrioritySecond {
+pub(crate) struct PrioritySecond {
     /// Requests that arrived, by priority.
-    pub offered: [u64; 4],
+    pub(crate) offered: [u64; 4],
     /// Requests answered in time, by priority.
-    pub good: [u64; 4],
+    pub(crate) good: [u64; 4],
     /// Requests answered after their deadline.
-    pub late: u64,
+    pub(crate) late: u64,
     /// Requests refused by the shedder or the wait queue.
-    pub refused: u64,
+    pub(crate) refused: u64,
     /// The shedding level at the end of the second, in thousandths of a priority.
-    pub level: u64,
+    pub(crate) level: u64,
     /// Requests that waited at the end of the second.
-    pub waiting: usize,
+    pub(crate) waiting: usize,
     /// The limit at the end of the second.
-    pub limit: u32,
+    pub(crate) limit: u32,
     /// Latencies of the requests answered in time, their wait included, in microseconds.
-    pub latencies: Vec<u64>,
+    pub(crate) latencies: Vec<u64>,
 }
 
 /// The result of a simulation.
 #[derive(Clone, Debug, Default)]
-pub struct PriorityOutcome {
+pub(crate) struct PriorityOutcome {
     /// Second by second.
-    pub seconds: Vec<PrioritySecond>,
+    pub(crate) seconds: Vec<PrioritySecond>,
     /// Permits and queue slots still held after the last event; not 0 means a leak.
-    pub unfinished: u64,
+    pub(crate) unfinished: u64,
     /// Requests that were shed at an instant at which the same caller would have passed with a lower priority.
-    pub inversions: u64,
+    pub(crate) inversions: u64,
 }
 
 impl PriorityOutcome {
     /// Thousandths of a priority's requests between two seconds that were answered in time.
     #[must_use]
-    pub fn served(&self, priority: Priority, from: usize, to: usize) -> u64 {
+    pub(crate) fn served(&self, priority: Priority, from: usize, to: usize) -> u64 {
         let index = priority as usize;
         let sum = |of: fn(&PrioritySecond) -> &[u64; 4]| -> u64 {
             self.seconds.iter().take(to).skip(from).map(|second| of(second)[index]).sum()
@@ -77,13 +77,13 @@ impl PriorityOutcome {
 
     /// Requests answered in time between two seconds.
     #[must_use]
-    pub fn good(&self, from: usize, to: usize) -> u64 {
+    pub(crate) fn good(&self, from: usize, to: usize) -> u64 {
         self.seconds.iter().take(to).skip(from).flat_map(|second| second.good).sum()
     }
 
     /// A quantile, in thousandths, of the latency in microseconds, the wait included.
     #[must_use]
-    pub fn latency(&self, from: usize, to: usize, thousandths: usize) -> u64 {
+    pub(crate) fn latency(&self, from: usize, to: usize, thousandths: usize) -> u64 {
         let seconds = self.seconds.iter().take(to).skip(from);
         let mut all: Vec<u64> = seconds.flat_map(|second| second.latencies.iter().copied()).collect();
         all.sort_unstable();
@@ -126,7 +126,7 @@ struct PrioritySimulation<'s> {
 
 /// Simulates a scenario. Its callers wait for the length of its timeout and do not retry.
 #[must_use]
-pub fn simulate_priorities(scenario: &OverloadScenario, queueing: Queueing) -> PriorityOutcome {
+pub(crate) fn simulate_priorities(scenario: &OverloadScenario, queueing: Queueing) -> PriorityOutcome {
     let mut simulation = PrioritySimulation {
         scenario,
         queueing,

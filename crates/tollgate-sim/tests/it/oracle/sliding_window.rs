@@ -6,7 +6,7 @@ use super::{Oracle, Wide};
 
 /// How the oldest sub-window counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Oldest {
+pub(crate) enum Oldest {
     /// By the share that is still inside, rounded up.
     Share,
     /// Whole.
@@ -15,7 +15,7 @@ pub enum Oldest {
 
 /// Every admitted unit with its sub-window.
 #[derive(Clone, Debug)]
-pub struct SubWindows {
+pub(crate) struct SubWindows {
     limit: Wide,
     length: Wide,
     precision: Wide,
@@ -27,7 +27,7 @@ pub struct SubWindows {
 impl SubWindows {
     /// At most `limit` units in `precision` sub-windows of `length` ticks.
     #[must_use]
-    pub fn new(limit: u64, length: u64, precision: u32, oldest: Oldest) -> Self {
+    pub(crate) fn new(limit: u64, length: u64, precision: u32, oldest: Oldest) -> Self {
         Self {
             limit: limit.into(),
             length: length.into(),

@@ -5,7 +5,7 @@ use super::{Oracle, Wide};
 
 /// Every admitted unit with its instant.
 #[derive(Clone, Debug)]
-pub struct Log {
+pub(crate) struct Log {
     limit: Wide,
     period: Wide,
     kept: Trace,
@@ -14,7 +14,7 @@ pub struct Log {
 impl Log {
     /// At most `limit` units in any `period` ticks.
     #[must_use]
-    pub fn new(limit: u64, period: u64) -> Self {
+    pub(crate) fn new(limit: u64, period: u64) -> Self {
         Self { limit: limit.into(), period: period.into(), kept: Trace::default() }
     }
 

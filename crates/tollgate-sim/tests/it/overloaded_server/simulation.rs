@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use tollgate::{Ticks, Timestamp};
 use tollgate_overload::{Ending, LimitSettings};
 
-use crate::random::Random;
+use tollgate_sim::random::Random;
 
 use super::limiters::{FrontLimiter, InFlightPermit, LimiterKind};
 use super::scenario::{OverloadScenario, TimeoutReport};
@@ -17,42 +17,42 @@ const START: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
 /// The statistics of one second.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OverloadSecond {
+pub(crate) struct OverloadSecond {
     /// Requests that arrived, retries included.
-    pub offered: u64,
+    pub(crate) offered: u64,
     /// Requests that the limiter refused.
-    pub refused: u64,
+    pub(crate) refused: u64,
     /// Requests answered in time.
-    pub good: u64,
+    pub(crate) good: u64,
     /// Requests that the limiter admitted and that timed out.
-    pub late: u64,
+    pub(crate) late: u64,
     /// The limit at the end of the second.
-    pub limit: u64,
+    pub(crate) limit: u64,
     /// Requests in flight at the end of the second.
-    pub in_flight: u64,
+    pub(crate) in_flight: u64,
     /// Latencies of the requests answered in time, in microseconds, sorted.
-    pub latencies: Vec<u64>,
+    pub(crate) latencies: Vec<u64>,
 }
 
 /// The result of a simulation.
 #[derive(Clone, Debug, Default)]
-pub struct OverloadOutcome {
+pub(crate) struct OverloadOutcome {
     /// OverloadSecond by second.
-    pub seconds: Vec<OverloadSecond>,
+    pub(crate) seconds: Vec<OverloadSecond>,
     /// Permits still held after the last event; not 0 means a leak.
-    pub unfinished: u64,
+    pub(crate) unfinished: u64,
 }
 
 impl OverloadOutcome {
     /// Requests answered in time between two seconds.
     #[must_use]
-    pub fn good(&self, from: u64, to: u64) -> u64 {
+    pub(crate) fn good(&self, from: u64, to: u64) -> u64 {
         self.between(from, to).map(|second| second.good).sum()
     }
 
     /// A quantile, in thousandths, of the latency in microseconds.
     #[must_use]
-    pub fn latency(&self, from: u64, to: u64, thousandths: usize) -> u64 {
+    pub(crate) fn latency(&self, from: u64, to: u64, thousandths: usize) -> u64 {
         let mut all: Vec<u64> =
             self.between(from, to).flat_map(|second| second.latencies.iter().copied()).collect();
         all.sort_unstable();
@@ -61,7 +61,7 @@ impl OverloadOutcome {
 
     /// The lowest and the highest limit between two seconds.
     #[must_use]
-    pub fn limits(&self, from: u64, to: u64) -> (u64, u64) {
+    pub(crate) fn limits(&self, from: u64, to: u64) -> (u64, u64) {
         let limits = || self.between(from, to).map(|second| second.limit);
         (limits().min().unwrap_or(0), limits().max().unwrap_or(0))
     }
@@ -102,21 +102,11 @@ struct OverloadSimulation<'s> {
 
 /// Simulates a scenario with a limiter in front of the server.
 #[must_use]
-pub fn simulate(scenario: &OverloadScenario, kind: LimiterKind) -> OverloadOutcome {
-    simulate_with(scenario, kind, LimitSettings::default())
-}
-
-/// Simulates a scenario with the given settings of Tollgate's limiter.
-#[must_use]
-pub fn simulate_with(
-    scenario: &OverloadScenario,
-    kind: LimiterKind,
-    settings: LimitSettings,
-) -> OverloadOutcome {
+pub(crate) fn simulate(scenario: &OverloadScenario, kind: LimiterKind) -> OverloadOutcome {
     let mut simulation = OverloadSimulation {
         scenario,
         random: Random::new(scenario.seed),
-        limiter: FrontLimiter::new(kind, settings, scenario.seed),
+        limiter: FrontLimiter::new(kind, LimitSettings::default(), scenario.seed),
         server: Server::new(scenario.workers),
         requests: Vec::new(),
         events: BinaryHeap::new(),

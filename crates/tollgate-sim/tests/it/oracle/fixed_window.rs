@@ -7,7 +7,7 @@ const DAY: Wide = 86_400 * 1_000_000;
 
 /// Where windows lie.
 #[derive(Clone, Copy, Debug)]
-pub enum Windows {
+pub(crate) enum Windows {
     /// At multiples of this number of ticks.
     Multiples(Wide),
     /// From a hit on, for this number of ticks.
@@ -18,7 +18,7 @@ pub enum Windows {
 
 /// A unit of the civil calendar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CivilUnit {
+pub(crate) enum CivilUnit {
     /// From midnight.
     Day,
     /// From Monday.
@@ -94,7 +94,7 @@ fn days_of_month(year: Wide, month: Wide) -> Wide {
 
 /// A counter for each window. Only the newest accepts charges.
 #[derive(Clone, Debug)]
-pub struct WindowCount {
+pub(crate) struct WindowCount {
     limit: Wide,
     windows: Windows,
     /// Admissions by the ends of their windows.
@@ -104,7 +104,7 @@ pub struct WindowCount {
 impl WindowCount {
     /// At most `limit` units in each window.
     #[must_use]
-    pub fn new(limit: u64, windows: Windows) -> Self {
+    pub(crate) fn new(limit: u64, windows: Windows) -> Self {
         Self { limit: limit.into(), windows, kept: Trace::default() }
     }
 

@@ -63,9 +63,7 @@ impl Kind {
             Kind::FieldsTooLarge => Type::new(431, "fields-too-large", "The header fields are too large"),
             Kind::ExpectationFailed => Type::new(417, "expectation-failed", "The expectation is not known"),
             Kind::Loop => Type::new(508, "loop", "The request goes round in circles"),
-            Kind::CompatRules => {
-                Type::new(503, "foreign-rules", "The active rules are not for the gateway")
-            }
+            Kind::CompatRules => Type::new(503, "foreign-rules", "The active rules are not for the gateway"),
             Kind::NoRoute => Type::new(404, "no-route", "No route is for this host and path"),
             Kind::NoUpstream => Type::reduced_capacity("no-upstream"),
             Kind::Busy => Type::reduced_capacity("upstream-busy"),

@@ -129,7 +129,7 @@ impl FleetMember {
         };
         let _one_at_a_time = self.exchanging.lock().await;
         let mut asked = shared.exchange();
-        asked.heartbeat = self.about.heartbeat(&self.reloader);
+        asked.heartbeat = self.about.heartbeat(&self.reloader, self.seen().clock_ms());
         asked.lists_nodes = listing == Listing::Read;
         asked.resets = resets;
         let answered = fleet.redis().exchange(&asked).await;
@@ -145,7 +145,8 @@ impl FleetMember {
             file.request();
         }
         if listing == Listing::Read {
-            self.seen().list(&news, self.service.now());
+            let wall = self.service.engine.maintenance().wall();
+            self.seen().list(&news, self.service.now().on_wall(wall));
         }
         Ok(news)
     }
@@ -218,7 +219,7 @@ impl FleetMember {
         };
         let (now, wall) = (self.service.now(), self.service.engine.maintenance().wall());
         let this = self.about.view(self.id(), &self.reloader, now, wall);
-        self.seen().roster(this, problem, self.unshared().unwrap_or_default(), wall)
+        self.seen().roster(this, problem, self.unshared().unwrap_or_default())
     }
 }
 

@@ -39,6 +39,8 @@ pub(crate) use status::{Origin, PolicyStatus};
 /// How often the disk is checked. A change is seen within one interval, must be stable for another, and is active
 /// within a second.
 const BEAT: Duration = Duration::from_millis(400);
+/// The cause of a reload that nobody asked for.
+const FILE_CHANGED: &str = "a change of the file";
 /// Maximum number of queued reload requests.
 const REQUESTS_MAX: usize = 16;
 /// How many times a file that changes during a read is read again, at the start.
@@ -96,6 +98,8 @@ impl ReloadOutcome {
 
 struct Request {
     mode: ReloadMode,
+    /// The operator who asks.
+    by: String,
     reply: oneshot::Sender<Result<ReloadOutcome, String>>,
 }
 
@@ -116,22 +120,22 @@ impl Reloader {
     ///
     /// # Errors
     /// Why a file on disk is not in use, in words for the operator.
-    pub(crate) async fn now(&self) -> Result<ReloadOutcome, String> {
-        self.ask(ReloadMode::Now).await
+    pub(crate) async fn now(&self, by: String) -> Result<ReloadOutcome, String> {
+        self.ask(ReloadMode::Now, by).await
     }
 
     /// Reloads now, even a policy that the guard refuses. A policy that does not compile is still refused.
     ///
     /// # Errors
     /// As [`Reloader::now`].
-    pub(crate) async fn force(&self) -> Result<ReloadOutcome, String> {
-        self.ask(ReloadMode::Force).await
+    pub(crate) async fn force(&self, by: String) -> Result<ReloadOutcome, String> {
+        self.ask(ReloadMode::Force, by).await
     }
 
-    async fn ask(&self, mode: ReloadMode) -> Result<ReloadOutcome, String> {
+    async fn ask(&self, mode: ReloadMode, by: String) -> Result<ReloadOutcome, String> {
         let (reply, answer) = oneshot::channel();
         let gone = || "the server is about to stop; nothing was reloaded".to_owned();
-        self.requests.send(Request { mode, reply }).await.map_err(|_| gone())?;
+        self.requests.send(Request { mode, by, reply }).await.map_err(|_| gone())?;
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 }
@@ -266,14 +270,14 @@ impl Watcher {
         let mut beat = tokio::time::interval(BEAT);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let (mode, reply) = tokio::select! {
-                _ = beat.tick() => (ReloadMode::OnChange, None),
-                Some(()) = hangups.recv() => (ReloadMode::Now, None),
-                Some(request) = requests.recv() => (request.mode, Some(request.reply)),
+            let (mode, by, reply) = tokio::select! {
+                _ = beat.tick() => (ReloadMode::OnChange, FILE_CHANGED.to_owned(), None),
+                Some(()) = hangups.recv() => (ReloadMode::Now, "SIGHUP".to_owned(), None),
+                Some(Request { mode, by, reply }) = requests.recv() => (mode, by, Some(reply)),
             };
             let cycled = Arc::clone(&reload);
             let (cycled_policy, certificates_result, callers_result) = tokio::join!(
-                policy.run(move || cycled.run_cycle(mode)),
+                policy.run(move || cycled.run_cycle(mode, &by)),
                 reload_files(files.tls.as_ref(), &mut certificates, mode, || reload.now()),
                 reload_files(files.callers.as_ref(), &mut callers, mode, || reload.now())
             );

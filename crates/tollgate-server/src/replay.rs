@@ -8,7 +8,7 @@ use ring::hmac;
 use serde::Serialize;
 use tollgate::policy::Limit;
 use tollgate::{Clock, Policy, Ticks};
-use tollgate_sim::log::{Entry, FileReport, Mapping, Reader as LogReader};
+use tollgate_sim::log::{ArrivalWindow, Entry, FileReport, Mapping, Reader as LogReader};
 use tollgate_sim::replay::{
     Clients, InputFile, InputReport, MissingAttribute, Options, Replay, Report, TouchedKey, Unseen,
 };
@@ -35,8 +35,6 @@ use crate::{SUCCESS, USAGE};
 const LOOK_EVERY: u64 = 16_384;
 /// How often the progress is shown.
 const SHOW_EVERY: Ticks = Ticks::from_millis(500);
-/// At most one request in so many may be later than the log is sorted for.
-const LATE_PART_MAX: u64 = 100;
 /// Bytes of a key's hash that are shown.
 const HASH_BYTES: usize = 8;
 /// The name that stands for standard output.
@@ -55,6 +53,11 @@ pub(crate) fn run(arguments: &ReplayArguments, console: &mut Console) -> u8 {
 }
 
 fn carried_out(arguments: &ReplayArguments, console: &mut Console) -> Result<(), String> {
+    if arguments.against.is_some() && arguments.clients != ClientChoice::Gone {
+        return Err("--against: accepted with --clients gone only, since a request that comes back under one policy has no \
+                    partner under the other"
+            .to_owned());
+    }
     let reader = request_reader(arguments.config.as_deref())?;
     let credentials = Identity::of(&reader);
     let load = |path: &Path| native(path, &credentials);
@@ -69,10 +72,11 @@ fn carried_out(arguments: &ReplayArguments, console: &mut Console) -> Result<(),
     let live = RequestReader::new(reader, std::iter::once(&policy).chain(&against));
     let logs = LogReader::open(&arguments.logs, &mapping(&arguments.columns));
     let mut logs = logs.map_err(|error| error.to_string())?;
+    let sentences: Vec<String> = policy.limits().iter().map(Limit::sentence_without_keys).collect();
     let replay = Replay::new(policy, against, options, live);
     let mut report = replayed(replay, &mut logs, console)?;
     if arguments.hash_keys {
-        hash_keys(&mut report)?;
+        hash_keys(&mut report, sentences)?;
     }
     written(&report, arguments, console)
 }
@@ -104,7 +108,8 @@ pub(crate) fn compared(
     let mut logs = logs.map_err(|error| error.to_string())?;
     let options = Options { unseen: Unseen::Accept, ..Options::default() };
     let report = replayed(Replay::new(old, Some(new), options, live), &mut logs, console)?;
-    let mut bad = report.input.bad_examples.iter().chain(&report.input.undecidable_examples);
+    let input = &report.input;
+    let mut bad = input.damage.iter().chain(&input.bad_examples).chain(&input.undecidable_examples);
     match bad.next() {
         None => Ok(report),
         Some(example) => Err(example.clone()),
@@ -183,29 +188,45 @@ fn replayed(
     console.end_progress();
     let input = input(logs, lines);
     if replay.records() == 0 {
-        let examples: String = input.bad_examples.iter().map(|example| format!("\n  {example}")).collect();
-        return Err(match lines {
-            0 => "the log is empty: give one that has requests".to_owned(),
-            lines => format!("no requests in {lines} lines{examples}"),
-        });
+        return Err(no_requests(logs, lines));
     }
     let report = replay.finish(input).map_err(|missing| explained(&missing))?;
-    in_order(&report)?;
+    in_order(report.input.late, report.totals.requests, report.input.reorder_window_ms)?;
     Ok(report)
 }
 
-/// Refuses a log whose lines are not in the order of time: its requests would be decided at instants at which they did not
+/// The reason why logs with so many lines have no request.
+pub(crate) fn no_requests(logs: &LogReader, lines: u64) -> String {
+    let damage = damage(logs);
+    let examples = logs.examples().iter().map(ToString::to_string);
+    let listed: String = damage.iter().cloned().chain(examples).map(|line| format!("\n  {line}")).collect();
+    match (lines, damage.is_empty()) {
+        (0, true) => "the log is empty: give one that has requests".to_owned(),
+        (0, false) => format!("the log is damaged, and has no requests before that:{listed}"),
+        (lines, _) => format!("no requests in {lines} lines{listed}"),
+    }
+}
+
+/// Refuses a log whose lines are not in the order of time: its requests would be counted at instants at which they did not
 /// come.
-fn in_order(report: &Report) -> Result<(), String> {
-    let (late, all) = (report.input.late, report.totals.requests);
-    if late.saturating_mul(LATE_PART_MAX) <= all {
+pub(crate) fn in_order(late: u64, requests: u64, window_ms: u64) -> Result<(), String> {
+    if !ArrivalWindow::is_unordered(late, requests) {
         return Ok(());
     }
     Err(format!(
-        "{late} of {all} requests are in the log more than {} after later ones: it is not in the order of time, so no count \
-         would be right; sort it by time, or turn it round with `tac` if it begins with the newest",
-        people(report.input.reorder_window_ms)
+        "{late} of {requests} requests are in the log more than {} after later ones: it is not in the order of time, so no \
+         count would be right; sort it by time, or turn it round with `tac` if it begins with the newest",
+        people(window_ms)
     ))
+}
+
+/// The files that ended early, each with the reason.
+pub(crate) fn damage(logs: &LogReader) -> Vec<String> {
+    let damaged = |file: &FileReport| {
+        let damage = plain(file.damage.as_ref()?);
+        Some(format!("{}: {damage}; only what came before was read", plain(&file.name)))
+    };
+    logs.files().filter_map(damaged).collect()
 }
 
 /// How far the reading is, and how long the rest takes if it goes on like this.
@@ -227,15 +248,12 @@ fn input(logs: &LogReader, lines: u64) -> InputReport {
         format: file.detection.as_ref().map_or_else(|| "empty".to_owned(), ToString::to_string),
         lines: file.records + file.bad,
     };
-    let damage = logs
-        .files()
-        .filter_map(|file| file.damage.as_ref().map(|damage| format!("{}: {damage}", plain(&file.name))));
-    let examples = logs.examples().iter().map(ToString::to_string);
     InputReport {
         files: logs.files().map(file).collect(),
         lines,
+        damage: damage(logs),
         bad_lines: logs.bad_lines(),
-        bad_examples: damage.chain(examples).collect(),
+        bad_examples: logs.examples().iter().map(ToString::to_string).collect(),
         ..InputReport::default()
     }
 }
@@ -257,8 +275,8 @@ fn explained(missing: &MissingAttribute) -> String {
     )
 }
 
-/// Replaces the text of keys by hashes under a key that is not kept.
-fn hash_keys(report: &mut Report) -> Result<(), String> {
+/// Replaces the text of keys by hashes under a key that is not kept, and the sentences of limits by those without keys.
+fn hash_keys(report: &mut Report, sentences: Vec<String>) -> Result<(), String> {
     let mut secret = [0; 32];
     getrandom::fill(&mut secret).map_err(|error| format!("the system gives no random bytes: {error}"))?;
     let secret = hmac::Key::new(hmac::HMAC_SHA256, &secret);
@@ -270,6 +288,9 @@ fn hash_keys(report: &mut Report) -> Result<(), String> {
     report.limits.iter_mut().filter_map(|limit| limit.worst_key.as_mut()).for_each(hash);
     if let Some(against) = &mut report.against {
         against.newly_denied.top.iter_mut().chain(&mut against.freed.top).for_each(hash);
+    }
+    for (limit, sentence) in report.limits.iter_mut().zip(sentences) {
+        limit.sentence = sentence;
     }
     // An example may have any key in it.
     report.input.bad_examples.clear();

@@ -34,13 +34,12 @@ pub(crate) fn run(arguments: &SuggestArguments, console: &mut Console) -> u8 {
     let mut summary = TrafficSummary::new(rates.to_vec(), arguments.untouched);
     let read = reading::read(arguments, &mut summary, console);
     console.end_progress();
-    match read {
-        Ok(notes) => match answer(&summary.finish(), &notes, arguments, console) {
-            Ok(status) => status,
-            Err(problem) => fail(&problem, console),
-        },
-        Err(problem) => fail(&problem, console),
-    }
+    let answered = read.and_then(|notes| {
+        let frontier = summary.finish();
+        replay::in_order(frontier.late, frontier.requests, frontier.window.ceil_millis())?;
+        answer(&frontier, &notes, arguments, console)
+    });
+    answered.unwrap_or_else(|problem| fail(&problem, console))
 }
 
 fn fail(problem: &str, console: &mut Console) -> u8 {

@@ -105,6 +105,8 @@ pub(crate) struct TopKey {
     pub(crate) sources: [u64; names::SOURCES.len()],
     /// Whether its numbers are extrapolated from sampled decisions.
     pub(crate) is_estimated: bool,
+    /// The first of the counted decisions.
+    pub(crate) since: Timestamp,
 }
 
 /// The latest denial of a key by a limit.

@@ -1,8 +1,8 @@
 //! Access logs: what a line says about one request.
 //!
 //! [`Reader`] opens logs, finds their [`Format`] in their first lines, and yields one [`Record`] for each request, borrowed
-//! from the line. Plain text, gzip and zstd are recognised by their first bytes. [`Sorter`] puts what came of the records
-//! into the order of arrival.
+//! from the line. Plain text, gzip and zstd are recognised by their first bytes. [`ArrivalWindow`] says how long
+//! records wait until they are in the order of arrival.
 //!
 //! | format | stamps | resolution | arrival | duration | notes |
 //! |---|---|---|---|---|---|
@@ -36,7 +36,7 @@ mod source;
 mod pieces;
 mod file;
 mod reader;
-mod sort;
+mod window;
 #[cfg(test)]
 pub(crate) mod write;
 
@@ -46,4 +46,4 @@ pub use format::{Detection, Format, Stamp};
 pub use mapping::{ColumnError, KeyColumn, Mapping};
 pub use reader::{BadInput, Entry, Progress, Reader};
 pub use record::{Precision, Record};
-pub use sort::{SORT_WINDOW, Sorter};
+pub use window::ArrivalWindow;

@@ -256,9 +256,11 @@ impl<D: Describe> Replay<D> {
             ..input
         };
         let (clients, clients_meaning) = (self.options.clients.name(), self.options.clients.meaning());
-        let Some(Working { main, against, sheet, .. }) = self.working else {
+        let Some(working) = self.working else {
             return Report { input, clients, clients_meaning, notes, ..Report::default() };
         };
+        let memory = working.memory();
+        let Working { main, against, sheet, .. } = working;
         let name_in = |policy: Arc<Policy>| {
             move |index: usize| {
                 policy.limits().get(index).map(|limit| limit.name().to_owned()).unwrap_or_default()
@@ -277,7 +279,7 @@ impl<D: Describe> Replay<D> {
             week: sheet.week(),
             store: sheet.store_cost(),
             against,
-            memory: sheet.memory(),
+            memory,
             notes,
         }
     }
@@ -384,6 +386,13 @@ impl Working {
             let mut observe = |decided: &Decided<'_, '_>| comparison.count(&old, decided);
             run.arrive(of, request, arrival.evenly, (describe, &mut observe));
         }
+    }
+
+    /// The memory of the statistics, and of the counters of every run.
+    fn memory(&self) -> MemoryUse {
+        let Self { main, together, unrefused, against, sheet } = self;
+        let runs = [Some(main), together.as_ref(), Some(unrefused), against.as_ref().map(|(run, _)| run)];
+        sheet.memory(runs.into_iter().flatten().map(|run| run.counter_bytes(sheet.last)).sum())
     }
 
     /// Decides about requests that came back after the end of the log.

@@ -4,7 +4,7 @@ use tollgate::{Timestamp, conformance};
 
 use crate::cluster::Cluster;
 use crate::sentinel::SentinelSetup;
-use crate::server::{Plan, Program, Server};
+use crate::server::{Plan, Program};
 use crate::store::{Shared, new_runtime, settings, with_injected_time, with_injected_time_from};
 
 /// Makes the store of each promise.

@@ -54,14 +54,16 @@ pub struct ReplayArguments {
     /// The policy that decides
     #[arg(long, value_name = "FILE", env = "TOLLGATE_POLICY", required = true)]
     pub policy: PathBuf,
-    /// Another policy: who would be newly denied, and who freed
+    /// Another policy: who would be newly denied, and who freed; with --clients gone
+    ///
+    /// A request that comes back under one policy has no partner under the other.
     #[arg(long, value_name = "FILE")]
     pub against: Option<PathBuf>,
     /// The config of the server: where credentials and attributes come from, and which proxies are trusted
     #[arg(long, value_name = "FILE", env = "TOLLGATE_CONFIG")]
     pub config: Option<PathBuf>,
     /// The reaction of clients to a denial
-    #[arg(long, value_enum, value_name = "HOW", default_value = "gone", conflicts_with = "against")]
+    #[arg(long, value_enum, value_name = "HOW", default_value = "gone")]
     pub clients: ClientChoice,
     /// Leave out a limit, such as one whose attribute the log does not have; may be repeated
     #[arg(long = "without", value_name = "LIMIT")]

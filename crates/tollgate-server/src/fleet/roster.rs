@@ -1,8 +1,8 @@
 //! The list of nodes: what each says about itself in its heartbeat, and how it is shown.
 
 use serde::{Deserialize, Serialize};
-use tollgate::Timestamp;
 use tollgate::time::WallOffset;
+use tollgate::{Ticks, Timestamp};
 use tollgate_redis::{FleetNews, FleetNode, ReplyClass};
 
 use crate::reload::Reloader;
@@ -35,6 +35,9 @@ struct Heartbeat {
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<String>,
     started: u64,
+    /// How far its clock is ahead of the store's, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    clock_ms: Option<i64>,
 }
 
 /// Whether a node lives, by its heartbeats.
@@ -65,6 +68,9 @@ pub(crate) struct NodeView {
     policy: Option<String>,
     started: String,
     last_seen: String,
+    /// How far its clock is ahead of the store's, in milliseconds, if it has said so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) clock_ms: Option<i64>,
 }
 
 #[cfg(test)]
@@ -91,13 +97,14 @@ pub(crate) struct Roster {
 
 impl NodeAbout {
     /// The heartbeat of this node.
-    pub(super) fn heartbeat(&self, reloader: &Reloader) -> String {
+    pub(super) fn heartbeat(&self, reloader: &Reloader, clock_ms: Option<i64>) -> String {
         let heartbeat = Heartbeat {
             name: self.name.clone(),
             admin: self.admin.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             policy: policy(reloader),
             started: self.started.unix_micros(),
+            clock_ms,
         };
         // Text and numbers always have a form in JSON.
         serde_json::to_string(&heartbeat).unwrap_or_default()
@@ -121,6 +128,7 @@ impl NodeAbout {
             policy: policy(reloader),
             started: rfc3339_millis(self.started),
             last_seen: rfc3339_millis(now.on_wall(wall)),
+            clock_ms: None,
         }
     }
 }
@@ -133,38 +141,42 @@ fn policy(reloader: &Reloader) -> Option<String> {
 #[derive(Debug, Default)]
 pub(super) struct SeenNodes {
     nodes: Vec<FleetNode>,
-    /// The store's time of the list, and this node's.
+    /// The store's time of the list, and that of this node's wall clock.
     listed: Option<(u64, Timestamp)>,
     /// Why the last exchange failed, if it did.
     pub(super) problem: Option<ReplyClass>,
 }
 
 impl SeenNodes {
+    /// Takes a list that came at `now`, by the wall clock of this node.
     pub(super) fn list(&mut self, news: &FleetNews, now: Timestamp) {
         self.nodes.clone_from(&news.nodes);
         self.listed = Some((news.now, now));
     }
 
+    /// How far this node's clock is ahead of the store's, in milliseconds. The way of the answer counts as ahead.
+    pub(super) fn clock_ms(&self) -> Option<i64> {
+        let (store, here) = self.listed?;
+        let store = Timestamp::from_unix_micros(store);
+        let millis = |ahead: Ticks| i64::try_from(ahead.as_micros() / 1_000).unwrap_or(i64::MAX);
+        Some(millis(here.since(store)) - millis(store.since(here)))
+    }
+
     /// The list with this node in it, whether the store knows it or not.
-    pub(super) fn roster(
-        &self,
-        this: NodeView,
-        problem: Option<String>,
-        unshared: usize,
-        wall: WallOffset,
-    ) -> Roster {
+    pub(super) fn roster(&self, this: NodeView, problem: Option<String>, unshared: usize) -> Roster {
         let listed = self.listed.map(|(store_now, _)| store_now).unwrap_or_default();
         let others = self.nodes.iter().filter(|node| Some(&node.id) != this.id.as_ref());
         let mut nodes: Vec<NodeView> = others.take(NODES_MAX).map(|node| shown(node, listed)).collect();
-        nodes.push(this);
+        nodes.push(NodeView { clock_ms: self.clock_ms(), ..this });
         nodes.sort_by(|one, other| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
-        let listed_at = self.listed.map(|(_, at)| rfc3339_millis(at.on_wall(wall)));
+        let listed_at = self.listed.map(|(_, at)| rfc3339_millis(at));
         Roster { nodes, listed_at, problem, unshared }
     }
 }
 
 fn shown(FleetNode { id, seen, text }: &FleetNode, listed: u64) -> NodeView {
-    let Heartbeat { name, admin, version, policy, started } = serde_json::from_str(text).unwrap_or_default();
+    let heartbeat: Heartbeat = serde_json::from_str(text).unwrap_or_default();
+    let Heartbeat { name, admin, version, policy, started, clock_ms } = heartbeat;
     let is_silent = listed.saturating_sub(*seen) > SILENT_AFTER;
     NodeView {
         name: if name.is_empty() { id.clone() } else { name },
@@ -176,6 +188,7 @@ fn shown(FleetNode { id, seen, text }: &FleetNode, listed: u64) -> NodeView {
         policy,
         started: rfc3339_millis(Timestamp::from_unix_micros(started)),
         last_seen: rfc3339_millis(Timestamp::from_unix_micros(*seen)),
+        clock_ms,
     }
 }
 
@@ -194,16 +207,21 @@ mod tests {
         let news = FleetNews {
             now: 100 * second,
             nodes: vec![
-                node("b", 99 * second, r#"{"name":"two","admin":"http://h:1","version":"9","later":1}"#),
+                node(
+                    "b",
+                    99 * second,
+                    r#"{"name":"two","admin":"http://h:1","version":"9","later":1,"clock_ms":-7}"#,
+                ),
                 node("c", 90 * second, "?"),
                 node("a", 99 * second, r#"{"name":"one"}"#),
             ],
             ..FleetNews::default()
         };
         let mut seen = SeenNodes::default();
-        seen.list(&news, Timestamp::from_unix_seconds(1));
+        assert_eq!(seen.clock_ms(), None);
+        seen.list(&news, Timestamp::from_unix_seconds(103));
         let this = NodeView { is_this: true, ..shown(&node("a", 0, r#"{"name":"one"}"#), 0) };
-        let roster = seen.roster(this, None, 0, WallOffset::NONE);
+        let roster = seen.roster(this, None, 0);
         let listed: Vec<(&str, bool, NodeState)> =
             roster.nodes.iter().map(|node| (node.name.as_str(), node.is_this, node.state)).collect();
         assert_eq!(
@@ -211,5 +229,9 @@ mod tests {
             [("c", false, NodeState::Silent), ("one", true, NodeState::Ok), ("two", false, NodeState::Ok)]
         );
         assert_eq!(roster.nodes[2].admin.as_deref(), Some("http://h:1"));
+        let clocks: Vec<Option<i64>> = roster.nodes.iter().map(|node| node.clock_ms).collect();
+        assert_eq!(clocks, [None, Some(3_000), Some(-7)]);
+        seen.list(&news, Timestamp::from_unix_seconds(98));
+        assert_eq!(seen.clock_ms(), Some(-2_000), "a clock that is behind");
     }
 }

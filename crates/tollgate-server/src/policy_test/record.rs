@@ -71,10 +71,7 @@ fn requests(
         requests.extend(live.describe(&record, |request| owned(request, policy, record.arrival)).ok());
     }
     if requests.is_empty() {
-        return Err(format!(
-            "no requests, and {} lines that are none; name a log with requests",
-            logs.bad_lines()
-        ));
+        return Err(replay::no_requests(logs, logs.records() + logs.bad_lines()));
     }
     requests.sort_by_key(|request| request.at);
     Ok(requests)

@@ -116,11 +116,11 @@ impl<S: Store> PolicyReload<S> {
         self.service.now()
     }
 
-    /// Performs one cycle.
+    /// Performs one cycle, which `by` is the cause of.
     ///
     /// # Errors
     /// Why the files on disk are not active.
-    pub(super) fn run_cycle(&self, mode: ReloadMode) -> Result<PolicyOutcome, String> {
+    pub(super) fn run_cycle(&self, mode: ReloadMode, by: &str) -> Result<PolicyOutcome, String> {
         let Some(path) = &self.path else {
             return match mode {
                 ReloadMode::OnChange => Ok(PolicyOutcome::Nothing),
@@ -135,7 +135,7 @@ impl<S: Store> PolicyReload<S> {
         let failed = self.status.load().error.is_some();
         let is_due = memory.watch.saw(&seen) || (failed && again);
         let done = if is_due || mode != ReloadMode::OnChange {
-            self.reload(path, mode, memory)
+            self.reload(path, (mode, by), memory)
         } else {
             Ok(PolicyOutcome::Nothing)
         };
@@ -154,7 +154,12 @@ impl<S: Store> PolicyReload<S> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn reload(&self, path: &Path, mode: ReloadMode, memory: &mut Memory) -> Result<PolicyOutcome, String> {
+    fn reload(
+        &self,
+        path: &Path,
+        (mode, by): (ReloadMode, &str),
+        memory: &mut Memory,
+    ) -> Result<PolicyOutcome, String> {
         let (loaded, capture) = match read(path, self.service.identity.credentials()) {
             PolicyRead::Good(loaded, capture) => (loaded, capture),
             PolicyRead::Wrong(error) => return Err(self.failed(error, mode)),
@@ -183,7 +188,8 @@ impl<S: Store> PolicyReload<S> {
             self.service.replace(loaded.rules, now).map_err(|error| self.failed(error.to_string(), mode))?;
         let next = PolicyStatus::new(loaded.name, Some(capture.version), Origin::File, now);
         let (good, bad, keep_error) = (status.good + 1, status.bad, status.keep_error.clone());
-        self.status.store(Arc::new(PolicyStatus { good, bad, keep_error, ..next }));
+        let loaded_by = by.to_owned();
+        self.status.store(Arc::new(PolicyStatus { good, bad, keep_error, loaded_by, ..next }));
         let fields: Vec<&str> = report.fields.iter().map(|change| change.field).collect();
         tracing::info!(
             version = capture.version.short(),

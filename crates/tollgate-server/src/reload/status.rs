@@ -37,6 +37,8 @@ pub(crate) struct PolicyStatus {
     pub(crate) origin: Origin,
     /// When it became active.
     pub(crate) loaded_at: Timestamp,
+    /// Why it became active: an operator, a signal, or a change of the file. Empty at the start.
+    pub(crate) loaded_by: String,
     /// The number of reloads that activated another policy.
     pub(crate) good: u64,
     /// The number of reloads that failed because the file was missing, wrong or suspicious.
@@ -57,6 +59,7 @@ impl PolicyStatus {
             version,
             origin,
             loaded_at: now,
+            loaded_by: String::new(),
             good: 0,
             bad: 0,
             error: None,

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use tollgate_sim::replay::{Changed, LimitReport, Peaks, Report, TouchedKey, Week};
 
-use super::text::{DAYS, OTHERS_AS_THEY_WERE, ranged, ranged_share, share};
+use super::text::{DAYS, OTHERS_AS_THEY_WERE, ranged, ranged_share, share, worst_client};
 use crate::text::plain;
 use crate::time_text::people;
 
@@ -109,6 +109,9 @@ fn head(page: &mut String, report: &Report, policy: &str) {
             report.clients_meaning
         ),
     );
+    for damage in &report.input.damage {
+        put(page, format_args!("<p class=\"bad\">Damaged: {}.</p>\n", safe(damage)));
+    }
     let class = if totals.denied == 0 { "good" } else { "bad" };
     put(
         page,
@@ -218,6 +221,9 @@ fn one(page: &mut String, limit: &LimitReport, others: &str) {
     put(page, format_args!("<h2>{}</h2>\n<p>{}</p>\n", safe(&limit.name), safe(&limit.sentence)));
     if let Some(burst) = limit.burst_for_none {
         put(page, format_args!("<p>A burst of {burst} would have denied no request at this rate.</p>\n"));
+    }
+    if let Some(worst) = &limit.worst_key {
+        put(page, format_args!("<p>Would be {}.</p>\n", safe(&worst_client(worst))));
     }
     if !limit.sizes.is_empty() {
         put(

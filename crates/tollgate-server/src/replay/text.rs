@@ -38,6 +38,9 @@ fn show_input(report: &Report, console: &mut Console) {
     for file in &input.files {
         console.line(format_args!("{}: {}, {} lines", plain(&file.name), file.format, file.lines));
     }
+    for damage in &input.damage {
+        console.line(console.painted(&format!("damaged: {damage}"), Style::Bad));
+    }
     for (count, what, examples) in [
         (input.bad_lines, "lines could not be read", &input.bad_examples),
         (input.undecidable, "lines are no requests that a server accepts", &input.undecidable_examples),
@@ -152,6 +155,9 @@ fn show_limit(limit: &LimitReport, limits: usize, console: &mut Console) {
     if let Some(burst) = limit.burst_for_none {
         console.line(format_args!("  a burst of {burst} would have denied no request at this rate"));
     }
+    if let Some(worst) = &limit.worst_key {
+        console.line(format_args!("  {}", worst_client(worst)));
+    }
     if limit.sizes.is_empty() {
         return;
     }
@@ -174,6 +180,17 @@ fn show_limit(limit: &LimitReport, limits: usize, console: &mut Console) {
     if limits > 1 {
         console.line(format_args!("  ({OTHERS_AS_THEY_WERE})"));
     }
+}
+
+/// The key that a limit would deny most.
+pub(super) fn worst_client(key: &TouchedKey) -> String {
+    format!(
+        "denied most: {}, {} of its {} requests, {} % of all denials",
+        cell(&key.key),
+        key.denied,
+        key.requests,
+        share(key.share_percent)
+    )
 }
 
 /// Prints the keys with the most denials.

@@ -54,13 +54,13 @@ pub(super) fn read(
         }
     }
     if summary.keys() == 0 {
-        let bad: String = logs.examples().iter().map(|bad| format!("\n  {bad}")).collect();
         return Err(match notes.without_key {
-            0 => format!("no requests in {lines} lines{bad}"),
+            0 => replay::no_requests(&logs, lines),
             without => missing(without, &arguments.by),
         });
     }
     notes.sources = sources(&logs);
+    notes.damage = replay::damage(&logs);
     Ok(notes)
 }
 
@@ -129,9 +129,6 @@ fn sources(logs: &LogReader) -> Vec<String> {
             format!("{}: {format}", plain(&file.name))
         })
         .collect();
-    lines.extend(logs.files().filter_map(|file| {
-        file.damage.as_ref().map(|damage| format!("{}: {}", plain(&file.name), plain(damage)))
-    }));
     if logs.bad_lines() > 0 {
         let example = logs.examples().first().map_or_else(String::new, |bad| format!(", such as {bad}"));
         lines.push(format!("{} lines are not requests{example}", logs.bad_lines()));

@@ -18,6 +18,8 @@ const DAYS_SHOWN: usize = 14;
 pub(super) struct LogNotes {
     /// Where the requests came from, such as `access.log: nginx combined`.
     pub(super) sources: Vec<String>,
+    /// Files that ended early, each with the reason.
+    pub(super) damage: Vec<String>,
     /// Requests without the attribute that is counted by.
     pub(super) without_key: u64,
     /// Lines that no server takes for a request.
@@ -43,6 +45,7 @@ pub(super) fn lines(
     arguments: &SuggestArguments,
 ) -> Vec<String> {
     let mut lines = notes.sources.clone();
+    lines.extend(notes.damage.iter().map(|damage| format!("damaged: {damage}")));
     lines.push(format!(
         "{} requests of {} keys ({}), {} to {}",
         frontier.requests,
@@ -188,7 +191,7 @@ pub(super) fn json_of(
         "by": arguments.by, "untouched": frontier.share.to_string(), "headroom": headroom(arguments.headroom),
         "requests": frontier.requests, "keys": frontier.keys, "requests_without_key": notes.without_key,
         "requests_undecidable": notes.undecidable, "requests_late": frontier.late,
-        "requests_refused": notes.refused, "first": rfc3339(frontier.span.0, WallOffset::NONE),
+        "requests_refused": notes.refused, "damage": notes.damage, "first": rfc3339(frontier.span.0, WallOffset::NONE),
         "last": rfc3339(frontier.span.1, WallOffset::NONE), "stamps_are_coarse": !frontier.width_max.is_zero(),
         "points": frontier.points.iter().map(point).collect::<Vec<Value>>(),
         "days": frontier.days.iter().map(of_day).collect::<Vec<Value>>(),

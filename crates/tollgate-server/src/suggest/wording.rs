@@ -2,10 +2,10 @@
 
 use tollgate::time::WallOffset;
 use tollgate::{Rate, Timestamp};
-use tollgate_sim::suggest::{DAYS_FACTOR_MAX, Doubt, HEADROOM_WHOLE, KEYS_MIN};
+use tollgate_sim::suggest::{DAYS_FACTOR_MAX, Doubt, HEADROOM_WHOLE, KEYS_MIN, PERIODS_MIN};
 
 use crate::cli::SuggestPeriod;
-use crate::time_text::rfc3339;
+use crate::time_text::{people, rfc3339};
 
 /// A rate as a policy writes it.
 pub(super) fn rate_text(rate: Rate, period: SuggestPeriod) -> String {
@@ -27,6 +27,11 @@ pub(super) fn day(at: Timestamp) -> String {
 pub(super) fn warning(doubt: Doubt) -> String {
     match doubt {
         Doubt::FewKeys { keys } => format!("{keys} keys are too few; at least {KEYS_MIN} are needed"),
+        Doubt::ShortLog { covered, period } => format!(
+            "the log covers {}, which is less than {PERIODS_MIN} periods of {}: give a longer log, or a shorter --period",
+            people(covered.ceil_millis()),
+            people(period.ceil_millis())
+        ),
         Doubt::DaysDiffer { least, most } => format!(
             "days differ by more than {DAYS_FACTOR_MAX} times: {} needed a burst of {}, {} one of {}",
             day(least.0),

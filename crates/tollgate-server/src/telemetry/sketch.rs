@@ -28,6 +28,8 @@ pub(super) struct SketchEntry {
     pub(super) sources: [u64; SOURCES.len()],
     /// Whether one decision was counted as several.
     pub(super) is_estimated: bool,
+    /// The first of the counted decisions.
+    pub(super) since: Timestamp,
     pub(super) limit: String,
     pub(super) key: String,
 }

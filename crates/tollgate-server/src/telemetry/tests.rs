@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use tollgate::{CheckRequest, Engine, ManualClock, MemoryStore, Policy, Timestamp};
+use tollgate::{CheckRequest, Engine, ManualClock, MemoryStore, Policy, Ticks, Timestamp};
 
 use super::ledger::{LIMITS_SHOWN, SERIES_MAX};
 use super::names::{self, OTHERS};
@@ -208,11 +208,14 @@ fn the_top_keys_are_named() {
     let time = ManualClock::new();
     let service =
         service(&time, "limits: [{name: a, by: [tenant, api_key], rate: 3/h}, {name: all, rate: 1M/h}]");
+    let start = time.now();
     for n in 0..30 {
         let key = if n % 3 == 0 { "evil\n\u{1b}[2J" } else { "k1" };
         ask(&service, &[("api_key", key), ("tenant", "acme")], Protocol::Http, time.now());
+        time.advance(Duration::from_millis(1));
     }
     let top = service.meter.top(10);
+    assert_eq!([top[0].since.since(start), top[1].since.since(start)].map(Ticks::ceil_millis), [1, 0]);
     let expected = [("tenant=acme api_key=k1", 20, 17), (r"tenant=acme api_key=evil\n\u{1b}[2J", 10, 7)];
     let found: Vec<(&str, u64, u64)> =
         top.iter().map(|key| (key.key.as_str(), key.decisions, key.denied)).collect();

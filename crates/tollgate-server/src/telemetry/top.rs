@@ -104,7 +104,10 @@ impl Top {
             let id = self.names.hash_one((key.limit, key.attributes));
             let verdict = if key.is_denied { KeyVerdict::Denied(denial) } else { KeyVerdict::Passed };
             let outcome = KeyOutcome { verdict, source: None };
-            windows.current.add(id, weight, outcome, |entry: &mut SketchEntry| describe_key(entry, key));
+            windows.current.add(id, weight, outcome, |entry: &mut SketchEntry| {
+                entry.since = denial.at;
+                describe_key(entry, key);
+            });
         }
     }
 
@@ -121,7 +124,10 @@ impl Top {
                     KeyVerdict::Denied(Denial { at: now, retry_after: status.outcome.verdict.retry_after() })
                 }
             };
-            let describe = |entry: &mut SketchEntry| describe(entry, &status, request);
+            let describe = |entry: &mut SketchEntry| {
+                entry.since = now;
+                describe(entry, &status, request);
+            };
             let outcome = KeyOutcome { verdict, source: Some(status.source) };
             windows.current.add(status.key_hash, weight, outcome, describe);
         }
@@ -172,11 +178,12 @@ impl Top {
                 last_denial: None,
                 sources: [0; SOURCES.len()],
                 is_estimated: false,
+                // The previous window comes first.
+                since: entry.since,
             });
             key.decisions += entry.certain();
             key.denied += entry.denied;
             key.would_deny += entry.would_deny;
-            // The previous window comes first.
             key.last_denial = entry.last_denial.or(key.last_denial);
             key.is_estimated |= entry.is_estimated;
             key.sources.iter_mut().zip(entry.sources).for_each(|(sum, count)| *sum += count);

@@ -69,7 +69,8 @@ fn a_hostile_log_makes_a_harmless_page() {
 #[test]
 fn hashed_keys_stay_in_the_house() {
     let scratch = Scratch::new();
-    let policy = scratch.file("policy.yaml", POLICY);
+    let policy = "limits: [{name: per-ip, by: [ip], rate: 2/min, overrides: {192.0.2.1: 3/min}}]";
+    let policy = scratch.file("policy.yaml", policy);
     let log: String = (0..5).map(|second| line("192.0.2.1", second, "curl")).collect();
     let log = scratch.file("access.log", &(log + "192.0.2.1 is no line\n"));
     let (html, json) = (scratch.text("r.html"), scratch.text("r.json"));
@@ -139,6 +140,88 @@ fn bad_logs_are_reported() {
     }
     let output = run(&["replay", "--policy", &policy, "--without", "zzz", &mixed], b"");
     assert!(stderr(&output).contains("no such limit; accepted: per-ip"), "{}", stderr(&output));
+    let both = ["replay", "--policy", &policy, "--against", &policy, "--clients"];
+    let output = run(&[&both[..], &["retry", &mixed]].concat(), b"");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("--against: accepted with --clients gone only"), "{}", stderr(&output));
+    let output = run(&[&both[..], &["gone", &mixed]].concat(), b"");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let piped = run(&["replay", "--policy", &policy, "-", "--json", "-"], good.as_bytes());
     assert_eq!(piped.status.code(), Some(0), "{}", stderr(&piped));
+}
+
+/// A gzip of one member that is cut between two lines: its text, and no end.
+fn cut_gzip(text: &str) -> Vec<u8> {
+    let header = [0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 3];
+    if text.is_empty() {
+        return header.to_vec();
+    }
+    let length = u16::try_from(text.len()).unwrap();
+    // A stored block that is not the last one.
+    [&header[..], &[0], &length.to_le_bytes(), &(!length).to_le_bytes(), text.as_bytes()].concat()
+}
+
+/// The story: a log that was cut between two lines had no bad line, so no report said that it was cut; with nothing in it,
+/// it was called empty; and hashed keys removed the fact with the examples.
+#[test]
+fn a_damaged_log_is_called_so() {
+    const CUT: &str = "cut.log.gz: the compressed data is cut short; only what came before was read";
+    let scratch = Scratch::new();
+    let policy = scratch.file("policy.yaml", POLICY);
+    let lines: String = (0..5).map(|second| line("192.0.2.1", second, "curl")).collect();
+    fs::write(scratch.path("cut.log.gz"), cut_gzip(&lines)).unwrap();
+    let (log, html, json) = (scratch.text("cut.log.gz"), scratch.text("r.html"), scratch.text("r.json"));
+    for more in [&[][..], &["--hash-keys"]] {
+        let arguments = ["replay", "--policy", &policy, &log, "--html", &html, "--json", &json];
+        let output = run(&[&arguments[..], more].concat(), b"");
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert!(
+            stdout(&output).contains("damaged: ") && stdout(&output).contains(CUT),
+            "{}",
+            stdout(&output)
+        );
+        assert!(fs::read_to_string(&html).unwrap().contains(CUT));
+        let report: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+        assert!(report["input"]["damage"][0].as_str().unwrap().ends_with(CUT), "{report}");
+        assert_eq!((&report["totals"]["requests"], &report["input"]["bad_lines"]), (&5.into(), &0.into()));
+    }
+    let output = run(&["suggest", "--by", "ip", &log], b"");
+    assert!(stdout(&output).contains("# damaged: ") && stdout(&output).contains(CUT), "{}", stdout(&output));
+    fs::write(scratch.path("cut.log.gz"), cut_gzip("")).unwrap();
+    for arguments in [&["replay", "--policy", &policy, &log][..], &["suggest", "--by", "ip", &log]] {
+        let output = run(arguments, b"");
+        assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
+        let errors = stderr(&output);
+        assert!(errors.contains("the log is damaged") && errors.contains(CUT), "{errors}");
+    }
+}
+
+/// The key that each limit would deny most is in the text and on the page, not only in the JSON.
+#[test]
+fn the_worst_client_of_each_limit_is_shown() {
+    let scratch = Scratch::new();
+    let policy = scratch.file("policy.yaml", POLICY);
+    let log: String = (0..5).map(|second| line("192.0.2.1", second, "curl")).collect();
+    let (log, html) = (scratch.file("access.log", &log), scratch.text("r.html"));
+    let output = run(&["replay", "--policy", &policy, &log, "--html", &html], b"");
+    let worst = "denied most: 192.0.2.1, 3 of its 5 requests, 100.00 % of all denials";
+    assert!(stdout(&output).contains(worst), "{}", stdout(&output));
+    assert!(fs::read_to_string(&html).unwrap().contains(worst));
+}
+
+/// A log that begins with the newest line is refused by both commands, in the same words.
+#[test]
+fn a_log_out_of_order_is_refused() {
+    let scratch = Scratch::new();
+    let policy = scratch.file("policy.yaml", POLICY);
+    let log: String = (0..60).rev().map(|second| line("192.0.2.1", second, "curl")).collect();
+    let log = scratch.file("access.log", &log);
+    for arguments in
+        [&["replay", "--policy", &policy, &log][..], &["suggest", "--by", "ip", "--anyway", &log]]
+    {
+        let output = run(arguments, b"");
+        assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
+        let errors = stderr(&output);
+        assert!(errors.contains("it is not in the order of time, so no count would be right"), "{errors}");
+    }
 }

@@ -86,11 +86,17 @@ fn the_output_is_a_policy_that_denies_nothing() {
 /// with a warning in the policy.
 #[test]
 fn a_log_that_cannot_carry_a_limit_is_refused() {
+    let short: String =
+        log(100, [4, 0, 0]).lines().map(|line| line.replace("T20:00:", "T00:06:") + "\n").collect();
     for (log, cause) in [
         (log(99, [4, 4, 4]), "99 keys are too few; at least 100 are needed"),
         (
             log(100, [2, 5, 5]),
             "days differ by more than 2 times: 2030-01-01 needed a burst of 2, 2030-01-03 one of 5",
+        ),
+        (
+            short,
+            "the log covers 6 min, which is less than 7 periods of 1 min: give a longer log, or a shorter --period",
         ),
     ] {
         let folder = folder(&log);
@@ -138,6 +144,13 @@ fn whole_seconds_give_a_range() {
                 .unwrap();
             }
         }
+    }
+    for key in 0..100 {
+        writeln!(
+            log,
+            "192.0.2.{key} - - [01/Jan/2030:01:00:00 +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"curl\""
+        )
+        .unwrap();
     }
     fs::write(folder.path("access.log"), log).unwrap();
     let arguments = ["suggest", "--by", "ip", "--json", "access.log"];

@@ -10,14 +10,10 @@ use tollgate::{Ticks, Timestamp};
 
 use super::key_map::KeyMap;
 use super::stored::StoredRecord;
-use crate::log::{Precision, Record};
+use crate::log::{ArrivalWindow, Precision, Record};
 
-/// How long a record waits at least for earlier ones, in seconds. Several processes write one log, not quite in order.
-const WINDOW_MIN: u64 = 2;
-/// How long a record waits at most, in seconds, however long requests take.
-const WINDOW_MAX: u64 = 3_600;
-/// Maximum number of records that wait.
-const WAITING_MAX: usize = 1 << 20;
+/// Maximum number of records that wait. Each takes about half a kilobyte.
+const WAITING_MAX: usize = 1 << 18;
 
 /// A record with the instants at which its request is decided.
 #[derive(Debug)]
@@ -36,8 +32,7 @@ pub(super) struct Arrival {
 pub(super) struct Arrivals {
     seconds: BTreeMap<u64, Vec<(u64, StoredRecord)>>,
     waiting: usize,
-    newest: u64,
-    window: u64,
+    window: ArrivalWindow,
     /// The second from which on nothing was released yet.
     open: u64,
     late: u64,
@@ -53,10 +48,7 @@ impl Arrivals {
         let mut stored = self.pool.pop().unwrap_or_default();
         stored.store(record);
         let second = record.arrival.unix_micros() / TICKS_PER_SECOND;
-        let duration = record.duration.map_or(0, Ticks::ceil_seconds);
-        self.window = self.window.max(duration + 1).clamp(WINDOW_MIN, WINDOW_MAX);
-        // The log was written when the request ended.
-        self.newest = self.newest.max(second + duration);
+        self.window.add(record.arrival, record.duration.unwrap_or_default());
         self.late += u64::from(second < self.open);
         let lists = &mut self.lists;
         let list = self.seconds.entry(second.max(self.open));
@@ -68,10 +60,9 @@ impl Arrivals {
     /// one.
     pub(super) fn ready(&mut self, into: &mut Vec<Arrival>) -> bool {
         let Some((&second, _)) = self.seconds.first_key_value() else { return false };
-        if second + self.window >= self.newest && self.waiting <= WAITING_MAX {
-            return false;
-        }
-        self.release(into)
+        let end = Timestamp::from_unix_seconds(second.saturating_add(1));
+        let is_next = self.window.is_complete(end) || self.waiting > WAITING_MAX;
+        is_next && self.release(into)
     }
 
     /// The requests of the next second, complete or not.
@@ -114,8 +105,8 @@ impl Arrivals {
     }
 
     /// How long records wait for earlier ones.
-    pub(super) const fn window(&self) -> Ticks {
-        Ticks::from_secs(self.window)
+    pub(super) fn window(&self) -> Ticks {
+        self.window.length()
     }
 }
 
@@ -162,7 +153,6 @@ mod tests {
         }
         let long = Record { duration: Some(Ticks::from_secs(5)), ..record(9 * TICKS_PER_SECOND) };
         arrivals.push(&long, 1);
-        assert_eq!(arrivals.window(), Ticks::from_secs(6));
         let evenly: Vec<u64> = instants(&mut arrivals).iter().map(|(at, _)| at / TICKS_PER_SECOND).collect();
         assert_eq!((evenly, arrivals.late()), (vec![9, 10, 11, 12], 0));
     }
@@ -171,12 +161,31 @@ mod tests {
     #[test]
     fn time_that_goes_backwards_loses_nothing() {
         let (mut arrivals, mut ready) = (Arrivals::default(), Vec::new());
-        for second in [100u64, 110, 50] {
+        for second in [100u64, 110, 111, 50] {
             arrivals.push(&record(second * TICKS_PER_SECOND), 1);
             while arrivals.ready(&mut ready) {}
         }
         assert_eq!((ready.len(), arrivals.late()), (2, 1));
-        assert_eq!(instants(&mut arrivals).len(), 1);
+        assert_eq!(instants(&mut arrivals).len(), 2);
+    }
+
+    /// The story: after one stamp in the future no record waited, so all that followed were decided in the order of the
+    /// log. It is decided last, and the others in the order of their arrival.
+    #[test]
+    fn one_stamp_in_the_future_changes_nothing_else() {
+        let (mut arrivals, mut ready) = (Arrivals::default(), Vec::new());
+        for second in [100u64, 9_999_999, 102, 101, 104, 103, 106, 105, 108, 107] {
+            arrivals.push(&record(second * TICKS_PER_SECOND), 1);
+            while arrivals.ready(&mut ready) {}
+        }
+        let mut all: Vec<u64> = ready.iter().map(|arrival| arrival.evenly.unix_micros()).collect();
+        assert!(!all.is_empty(), "records leave before the end of the log");
+        all.extend(instants(&mut arrivals).iter().map(|(at, _)| *at));
+        let seconds: Vec<u64> = all.iter().map(|at| at / TICKS_PER_SECOND).collect();
+        assert_eq!(
+            (seconds, arrivals.late()),
+            (vec![100, 101, 102, 103, 104, 105, 106, 107, 108, 9_999_999], 0)
+        );
     }
 
     /// Each client's requests of one second are spread evenly over it, or all at its start.

@@ -105,6 +105,12 @@ pub(super) struct WindowBounds {
 }
 
 impl WindowBounds {
+    /// Bytes that it takes, with what it points to.
+    pub(super) fn bytes(&self) -> usize {
+        let places = self.fewest.seconds.capacity() + self.most.seconds.capacity();
+        size_of::<Self>() + places * size_of::<(u64, u64)>()
+    }
+
     /// Charges a request in the second of `now`.
     pub(super) fn charge(&mut self, window: SecondsWindow, now: Timestamp, cost: u64) -> Extremes {
         let second = now.unix_micros() / TICKS_PER_SECOND;

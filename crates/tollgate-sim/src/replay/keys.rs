@@ -49,6 +49,11 @@ impl Key {
         (self.denied_since, self.denied_until) = (Timestamp::default(), Timestamp::default());
     }
 
+    /// Bytes that it points to.
+    pub(super) fn pointed_bytes(&self) -> usize {
+        self.used.pointed_bytes() + self.touched.as_ref().map_or(0, |touched| touched.bytes())
+    }
+
     /// How long it was denied in all.
     pub(super) fn denied_for(&self) -> Ticks {
         self.denied_for + self.denied_until.since(self.denied_since)

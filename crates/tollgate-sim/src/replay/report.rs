@@ -40,6 +40,9 @@ pub struct InputReport {
     pub files: Vec<InputFile>,
     /// All lines that were not empty.
     pub lines: u64,
+    /// Files that ended early, each with the reason. What came before was read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub damage: Vec<String>,
     /// Lines that could not be read.
     pub bad_lines: u64,
     /// The first of them, each with the reason.
@@ -358,7 +361,7 @@ pub struct Changed {
 pub struct MemoryUse {
     /// Keys of all limits.
     pub keys: u64,
-    /// Bytes of statistics for each key, without the counters and the texts of touched keys.
+    /// Bytes for each of them, on average: statistics, counters, and the texts of denied keys.
     pub bytes_per_key: u64,
 }
 

@@ -179,6 +179,11 @@ impl PolicyRun {
         self.catch_up(end, describe, observe);
     }
 
+    /// Bytes that its counters take.
+    pub(super) fn counter_bytes(&self, now: Timestamp) -> u64 {
+        self.engine.store().usage(now).bytes
+    }
+
     /// Requests that still wait.
     pub(super) const fn waiting(&self) -> usize {
         self.waiting

@@ -75,6 +75,16 @@ impl Used {
     pub(super) fn restart(&mut self) {
         *self = Self { peak: self.peak, ..Self::default() };
     }
+
+    /// Bytes that it points to.
+    pub(super) fn pointed_bytes(&self) -> usize {
+        let sizes = match &self.sizes {
+            Levels::Unused | Levels::Inline(_) => 0,
+            Levels::Boxed(limiters) => size_of_val(&**limiters),
+        };
+        let bounds = self.bounds.as_ref().map_or(0, |_| size_of::<Bounds>());
+        sizes + bounds + self.window_bounds.as_ref().map_or(0, |bounds| bounds.bytes())
+    }
 }
 
 /// The state at each size.

@@ -5,6 +5,7 @@ use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Quota, Ticks, Timestamp};
 
 use super::distribution::{histogram, knee, quantile};
+use super::key_map::table_bytes;
 use super::keys::Key;
 use super::report::{
     Denied, DeniedFor, LimitReport, MemoryUse, Minute, Overlap, Peaks, SizeReport, StoreCost, Totals,
@@ -105,13 +106,14 @@ impl Sheet {
         }
     }
 
-    pub(super) fn memory(&self) -> MemoryUse {
-        // A map keeps at most seven entries for every eight places, and a byte for each place.
-        let entry = size_of::<(u64, Key)>() as u64 + 1;
-        MemoryUse {
-            keys: self.limits.iter().map(|limit| limit.keys.len() as u64).sum(),
-            bytes_per_key: entry * 8 / 7,
-        }
+    /// The memory of the statistics and of the counters, which take so many bytes.
+    pub(super) fn memory(&self, counter_bytes: u64) -> MemoryUse {
+        let of_limit = |limit: &LimitSheet| {
+            table_bytes(&limit.keys) + limit.keys.values().map(Key::pointed_bytes).sum::<usize>()
+        };
+        let statistics = self.limits.iter().map(of_limit).sum::<usize>() + table_bytes(&self.clients);
+        let keys: u64 = self.limits.iter().map(|limit| limit.keys.len() as u64).sum();
+        MemoryUse { keys, bytes_per_key: (statistics as u64 + counter_bytes).div_ceil(keys.max(1)) }
     }
 }
 

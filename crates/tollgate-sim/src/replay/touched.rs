@@ -33,6 +33,11 @@ impl Frequent {
         self.0
     }
 
+    fn bytes(&self) -> usize {
+        let texts: usize = self.0.iter().map(|(text, _)| text.capacity()).sum();
+        texts + self.0.capacity() * size_of::<(String, u64)>()
+    }
+
     fn first(&self) -> Option<String> {
         self.clone().sorted().into_iter().next().map(|(text, _)| text)
     }
@@ -60,6 +65,11 @@ impl Touched {
         if let Some(agent) = &record.user_agent {
             self.agents.count(cut(agent), TEXTS_MAX);
         }
+    }
+
+    /// Bytes that it takes, with its texts.
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.text.capacity() + self.routes.bytes() + self.agents.bytes()
     }
 
     pub(super) fn text(&self) -> &str {

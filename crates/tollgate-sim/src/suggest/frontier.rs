@@ -9,6 +9,8 @@ use super::share::KeyShare;
 pub const KEYS_MIN: u64 = 100;
 /// The most that the bursts of two days may differ, as a factor.
 pub const DAYS_FACTOR_MAX: u64 = 2;
+/// How many periods the log must cover at least: as many as a week has days.
+pub const PERIODS_MIN: u64 = 7;
 /// The parts of a head-room in a whole.
 pub const HEADROOM_WHOLE: u64 = 100;
 
@@ -51,6 +53,10 @@ pub struct Frontier {
     pub late: u64,
     /// The first and the last request.
     pub span: (Timestamp, Timestamp),
+    /// How much time the log covers, without single requests that are far from the one before.
+    pub covered: Ticks,
+    /// How long a request waited for earlier ones.
+    pub window: Ticks,
     /// How much later than its stamp a request may have come.
     pub width_max: Ticks,
     /// The days with requests.
@@ -64,6 +70,13 @@ pub enum Doubt {
     FewKeys {
         /// How many.
         keys: u64,
+    },
+    /// The log covers less than [`PERIODS_MIN`] periods of the rate.
+    ShortLog {
+        /// How much it covers.
+        covered: Ticks,
+        /// The period.
+        period: Ticks,
     },
     /// Two days need bursts that differ by more than [`DAYS_FACTOR_MAX`].
     DaysDiffer {
@@ -113,6 +126,10 @@ impl Frontier {
         let mut doubts = Vec::new();
         if self.keys < KEYS_MIN {
             doubts.push(Doubt::FewKeys { keys: self.keys });
+        }
+        let period = self.points.get(index).map_or(Ticks::ZERO, |point| point.rate.period());
+        if self.covered.as_micros() < period.as_micros().saturating_mul(PERIODS_MIN) {
+            doubts.push(Doubt::ShortLog { covered: self.covered, period });
         }
         let of_day = |day: &FrontierDay| Some((day.start, *day.bursts.get(index)?));
         let days = || self.comparable_days().filter_map(of_day);

@@ -8,6 +8,7 @@ use tollgate::{Rate, Ticks, Timestamp};
 use super::frontier::{Frontier, FrontierDay, FrontierPoint};
 use super::need::{BurstRange, KeyNeed};
 use super::share::KeyShare;
+use crate::log::ArrivalWindow;
 
 /// Maximum number of keys. Each takes about 500 bytes and its own text.
 pub const KEYS_MAX: usize = 5_000_000;
@@ -15,11 +16,6 @@ pub const KEYS_MAX: usize = 5_000_000;
 const DAY: u64 = 86_400_000_000;
 /// The least part of a day that the log must cover for the day to be compared with others.
 const DAY_COVERED_MIN: Ticks = Ticks::from_secs(12 * 3_600);
-/// How much longer than its duration a request waits for earlier ones: several processes write one log, not quite in
-/// order.
-const WINDOW_MORE: Ticks = Ticks::from_secs(2);
-/// How long a request waits at most, however long requests take.
-const WINDOW_MAX: Ticks = Ticks::from_secs(3_600);
 /// Maximum number of requests that wait.
 const WAITING_MAX: usize = 1 << 20;
 
@@ -63,9 +59,7 @@ pub struct TrafficSummary {
     width_max: Ticks,
     span: Option<(Timestamp, Timestamp)>,
     waiting: BinaryHeap<Reverse<WaitingRequest>>,
-    /// When the newest request ended, and how long requests wait.
-    newest: Timestamp,
-    window: Ticks,
+    window: ArrivalWindow,
     late: u64,
 }
 
@@ -84,8 +78,7 @@ impl TrafficSummary {
             width_max: Ticks::ZERO,
             span: None,
             waiting: BinaryHeap::new(),
-            newest: Timestamp::default(),
-            window: WINDOW_MORE,
+            window: ArrivalWindow::default(),
             late: 0,
         }
     }
@@ -106,11 +99,10 @@ impl TrafficSummary {
             }
         };
         self.requests += 1;
-        self.window = self.window.max(duration + WINDOW_MORE).min(WINDOW_MAX);
-        self.newest = self.newest.max(at + duration);
+        self.window.add(at, duration);
         self.waiting.push(Reverse(WaitingRequest { at, number: self.requests, key, width, cost }));
         while let Some(Reverse(first)) = self.waiting.peek()
-            && (first.at + self.window < self.newest || self.waiting.len() > WAITING_MAX)
+            && (self.window.is_complete(first.at) || self.waiting.len() > WAITING_MAX)
         {
             self.count_first();
         }
@@ -177,6 +169,8 @@ impl TrafficSummary {
             requests: self.requests,
             late: self.late,
             span,
+            covered: self.window.covered(),
+            window: self.window.length(),
             width_max: self.width_max,
             days: self.days,
         }

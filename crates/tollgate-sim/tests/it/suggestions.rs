@@ -218,6 +218,12 @@ fn doubts_are_raised() {
     let days = Doubt::DaysDiffer { least: (hours(0), 4), most: (hours(24), 9) };
     assert_eq!(suggestion.doubts, [Doubt::FewKeys { keys: 99 }, days]);
     assert!(frontier(&per_minute(), share, &[], Ticks::ZERO).suggest(100).is_none());
+    // One stamp of another year makes no log longer.
+    let mut short: Vec<_> = at_once(100, 0, 2).collect();
+    short.push(("late".to_owned(), (hours(9_000), 1)));
+    let found = frontier(&per_minute(), share, &short, Ticks::ZERO);
+    let doubt = Doubt::ShortLog { covered: Ticks::ZERO, period: Ticks::from_secs(60) };
+    assert_eq!(found.suggest(100).unwrap().doubts, [doubt]);
 }
 
 /// A log is in the order in which requests end. The order in which they came is restored, so nothing changes.

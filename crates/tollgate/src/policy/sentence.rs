@@ -22,12 +22,33 @@ use crate::time::Ticks;
 /// Overrides that a sentence spells out; the others are counted.
 const OVERRIDES_SHOWN: usize = 3;
 
+/// Whether a sentence names single keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keys {
+    Named,
+    Hidden,
+}
+
 impl Limit {
     /// Its meaning, in a sentence.
     #[must_use]
     pub fn sentence(&self) -> String {
+        self.sentence_with(Keys::Named)
+    }
+
+    /// Its meaning, in a sentence without the values of attributes that it counts by: it names no key.
+    #[must_use]
+    pub fn sentence_without_keys(&self) -> String {
+        self.sentence_with(Keys::Hidden)
+    }
+
+    fn sentence_with(&self, keys: Keys) -> String {
         let mut text = format!("{}: ", self.name);
         if !self.when.is_empty() {
+            let condition = |of: &Condition| match self.key_attribute(of).filter(|_| keys == Keys::Hidden) {
+                Some(name) => format!("{name} meets a condition"),
+                None => condition(of),
+            };
             let conditions: Vec<String> = self.when.iter().map(condition).collect();
             let _ = write!(text, "when {}, ", conditions.join(" and "));
         }
@@ -39,8 +60,8 @@ impl Limit {
             Some(Grant::Quota(_)) | None => {
                 text.push_str(&subject(&self.by));
                 text.push_str(" may ");
-                text.push_str(&self.amounts());
-                text.push_str(&self.overrides());
+                text.push_str(&self.amounts(keys));
+                text.push_str(&self.overrides(keys));
             }
         }
         if let Some(Quota::Concurrency(permits)) = self.quotas.all.first() {
@@ -77,13 +98,17 @@ impl Limit {
     }
 
     /// The allowance of a key, by tier if there are tiers.
-    fn amounts(&self) -> String {
+    fn amounts(&self, keys: Keys) -> String {
         let verb = self.verb();
         let (DefaultQuota::Given(default) | DefaultQuota::Strictest(default)) = self.quotas.default;
         if self.quotas.tier_by.is_empty() {
             return format!("{verb} {}", self.quota_phrase(default));
         }
         let attribute = listed(&self.quotas.tier_by, "and");
+        let is_key = self.quotas.tier_by.iter().any(|tier| self.by.iter().any(|by| by.name() == &**tier));
+        if keys == Keys::Hidden && is_key {
+            return format!("{verb} {}, or another quota by its {attribute}", self.quota_phrase(default));
+        }
         let tiers = sorted(&self.quotas.tiers, |a, b| stricter(self.grant(a), self.grant(b)));
         let each: Vec<String> = tiers
             .iter()
@@ -105,18 +130,32 @@ impl Limit {
         text
     }
 
-    fn overrides(&self) -> String {
+    /// An attribute that it counts by and that a condition is about.
+    fn key_attribute(&self, condition: &Condition) -> Option<&str> {
+        self.by.iter().map(By::name).find(|by| match condition {
+            Condition::OneOf { name, .. } => name == by,
+            Condition::Holds(expression) => expression.attributes().any(|name| name == *by),
+        })
+    }
+
+    fn overrides(&self, keys: Keys) -> String {
         let overrides = sorted(&self.quotas.overrides, |_, _| false);
         let Some(attribute) = self.by.first().map(By::name) else {
             return String::new();
         };
         let mut text = String::new();
-        for &(value, index) in overrides.iter().take(OVERRIDES_SHOWN) {
+        let shown = if keys == Keys::Named { OVERRIDES_SHOWN } else { 0 };
+        for &(value, index) in overrides.iter().take(shown) {
             let _ = write!(text, "; {attribute} {value} may {}", self.allowance(index));
         }
-        if overrides.len() > OVERRIDES_SHOWN {
-            let more = overrides.len() - OVERRIDES_SHOWN;
-            let _ = write!(text, "; {} more have quotas of their own", number(more as u64));
+        match overrides.len().saturating_sub(shown) as u64 {
+            0 => {}
+            more if keys == Keys::Named => {
+                let _ = write!(text, "; {} more have quotas of their own", number(more));
+            }
+            hidden => {
+                let _ = write!(text, "; {} by {attribute} have quotas of their own", number(hidden));
+            }
         }
         text
     }

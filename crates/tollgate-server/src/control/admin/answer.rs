@@ -85,6 +85,11 @@ pub(super) struct Act<'a> {
 }
 
 impl Act<'_> {
+    /// The operator, as the audit log names them.
+    pub(super) fn operator(&self) -> String {
+        format!("{} ({})", self.who.name, self.who.role.name())
+    }
+
     pub(super) fn audit(&self, about: &str, outcome: &str) {
         self.admin.audit.write(self.who, self.verb.name(), about, outcome, self.shown(self.now));
     }

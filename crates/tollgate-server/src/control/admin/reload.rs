@@ -78,7 +78,8 @@ impl ControlPlane {
         }
         let reloader = &self.reloader;
         let before = self.service.deciding();
-        let reloading = async { if form.force { reloader.force().await } else { reloader.now().await } };
+        let by = act.operator();
+        let reloading = async { if form.force { reloader.force(by).await } else { reloader.now(by).await } };
         let done = tokio::select! {
             done = reloading => done,
             // A disk that does not answer must not delay a server that is stopping.

@@ -51,8 +51,8 @@ impl Bench {
 
     /// Looks as many times as a stable change needs.
     fn looks(&self) -> Result<PolicyOutcome, String> {
-        self.reload.run_cycle(ReloadMode::OnChange)?;
-        self.reload.run_cycle(ReloadMode::OnChange)
+        self.reload.run_cycle(ReloadMode::OnChange, "a test")?;
+        self.reload.run_cycle(ReloadMode::OnChange, "a test")
     }
 
     fn error(&self) -> String {
@@ -67,15 +67,16 @@ fn a_change_is_taken_when_it_holds_still() {
     assert_eq!(bench.looks(), Ok(PolicyOutcome::Nothing));
     bench.write(SIX);
     assert_eq!(
-        (bench.reload.run_cycle(ReloadMode::OnChange), bench.limit()),
+        (bench.reload.run_cycle(ReloadMode::OnChange, "a test"), bench.limit()),
         (Ok(PolicyOutcome::Nothing), 5)
     );
     assert!(
-        matches!(bench.reload.run_cycle(ReloadMode::OnChange), Ok(PolicyOutcome::Reloaded(report)) if report.changed == ["a"])
+        matches!(bench.reload.run_cycle(ReloadMode::OnChange, "a test"), Ok(PolicyOutcome::Reloaded(report)) if report.changed == ["a"])
     );
     assert_eq!(bench.limit(), 6);
     let status = bench.reloader.status();
     assert_eq!((status.good, status.bad, status.is_degraded()), (1, 0, false));
+    assert_eq!(status.loaded_by, "a test");
     assert_eq!(status.version, Some(file_watch::Version::of(SIX.as_bytes())));
 }
 
@@ -84,8 +85,11 @@ fn a_change_is_taken_when_it_holds_still() {
 fn now_means_now() {
     let bench = Bench::started(FIVE);
     bench.write(SIX);
-    assert!(matches!(bench.reload.run_cycle(ReloadMode::Now), Ok(PolicyOutcome::Reloaded(_))));
-    assert_eq!((bench.limit(), bench.reload.run_cycle(ReloadMode::Now)), (6, Ok(PolicyOutcome::Nothing)));
+    assert!(matches!(bench.reload.run_cycle(ReloadMode::Now, "a test"), Ok(PolicyOutcome::Reloaded(_))));
+    assert_eq!(
+        (bench.limit(), bench.reload.run_cycle(ReloadMode::Now, "a test")),
+        (6, Ok(PolicyOutcome::Nothing))
+    );
     assert_eq!(bench.reloader.status().good, 1);
 }
 
@@ -135,10 +139,10 @@ fn a_lasting_failure_is_one() {
     let bench = Bench::started(FIVE);
     bench.write("limits: 5");
     for _ in 0..3 * RETRY_EVERY {
-        let _ = bench.reload.run_cycle(ReloadMode::OnChange);
+        let _ = bench.reload.run_cycle(ReloadMode::OnChange, "a test");
     }
     assert_eq!(bench.reloader.status().bad, 1);
-    assert!(bench.reload.run_cycle(ReloadMode::Now).is_err());
+    assert!(bench.reload.run_cycle(ReloadMode::Now, "a test").is_err());
     assert_eq!(bench.reloader.status().bad, 2);
 }
 
@@ -151,12 +155,12 @@ fn the_guard_and_force() {
     let refused = bench.looks().unwrap_err();
     assert!(refused.contains("limit \"a\", rate: 5/h becomes 50/h, 10 times as much"), "{refused}");
     assert!(refused.contains("--force-reload"), "{refused}");
-    assert!(bench.reload.run_cycle(ReloadMode::Now).is_err());
+    assert!(bench.reload.run_cycle(ReloadMode::Now, "a test").is_err());
     assert_eq!(bench.limit(), 5);
-    assert!(matches!(bench.reload.run_cycle(ReloadMode::Force), Ok(PolicyOutcome::Reloaded(_))));
+    assert!(matches!(bench.reload.run_cycle(ReloadMode::Force, "a test"), Ok(PolicyOutcome::Reloaded(_))));
     assert_eq!((bench.limit(), bench.error().as_str()), (50, ""));
     bench.write("limits: [");
-    assert!(bench.reload.run_cycle(ReloadMode::Force).is_err());
+    assert!(bench.reload.run_cycle(ReloadMode::Force, "a test").is_err());
     assert_eq!(bench.limit(), 50);
 }
 
@@ -212,14 +216,14 @@ fn an_unwritable_state_directory_stops_nothing() {
     scratch.write("policy.yaml", FIVE);
     let state = scratch.write("state", "a file, where a directory is needed");
     let bench = Bench::new(scratch, false);
-    let _ = bench.reload.run_cycle(ReloadMode::OnChange);
+    let _ = bench.reload.run_cycle(ReloadMode::OnChange, "a test");
     assert!(bench.reloader.status().keep_error.is_some());
     bench.write(SIX);
     bench.looks().unwrap();
     assert_eq!((bench.limit(), bench.reloader.status().is_degraded()), (6, true));
     fs::remove_file(state).unwrap();
     for _ in 0..RETRY_EVERY {
-        bench.reload.run_cycle(ReloadMode::OnChange).unwrap();
+        bench.reload.run_cycle(ReloadMode::OnChange, "a test").unwrap();
     }
     assert!(!bench.reloader.status().is_degraded());
     assert!(bench.scratch.path("state/last-good.json").exists());
@@ -234,8 +238,8 @@ fn nothing_to_reload_is_reported() {
     let (reloader, watcher) = Watcher::new(&mut start, None, &settings, time.now());
     let engine = Engine::builder().policy(start.loaded.rules.into_parts().0).clock(time.clock()).build();
     let (reload, _) = PolicyReload::new(watcher, Arc::new(Service::new(engine, time.clock())));
-    assert_eq!(reload.run_cycle(ReloadMode::OnChange), Ok(PolicyOutcome::Nothing));
-    assert!(reload.run_cycle(ReloadMode::Now).unwrap_err().contains("--policy FILE"));
+    assert_eq!(reload.run_cycle(ReloadMode::OnChange, "a test"), Ok(PolicyOutcome::Nothing));
+    assert!(reload.run_cycle(ReloadMode::Now, "a test").unwrap_err().contains("--policy FILE"));
     assert_eq!((reloader.status().origin, reloader.status().version), (Origin::Fixed, None));
 }
 

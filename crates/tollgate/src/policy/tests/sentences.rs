@@ -137,3 +137,23 @@ fn a_tier_for_every_other_pair_is_read_back() {
     let said = warnings(&format!("limits: [{{name: a, by: [tenant], rate: 9/h, {tiers}}}]")).to_string();
     assert!(said.contains("no request has it"), "{said}");
 }
+
+/// A report that leaves the house had the names of keys with overrides, and of keys that a condition names.
+#[test]
+fn a_sentence_without_keys_names_none() {
+    for (fields, shown) in [
+        ("by: [user], rate: 5/s, overrides: {zoe: 9/s, mia: 7/s}", "; 2 by user have quotas of their own"),
+        (
+            "by: [user], rate: 5/s, when: {user: zoe, path: /export}",
+            "when user meets a condition and path is /export",
+        ),
+        ("by: [user], rate: 5/s, when: {user: {not: zoe}}", "when user meets a condition"),
+        ("by: [user], rate: 5/s, when: 'user == \"zoe\"'", "when user meets a condition"),
+        ("by: [user], rate: 5/s, tier_by: user, tiers: {zoe: 9/s}", ", or another quota by its user"),
+    ] {
+        let policy = policy(&format!("limits: [{{name: a, {fields}}}]"));
+        let (named, hidden) = (policy.limits()[0].sentence(), policy.limits()[0].sentence_without_keys());
+        assert!(named.contains("zoe"), "{named}");
+        assert!(hidden.contains(shown) && !hidden.contains("zoe") && !hidden.contains("mia"), "{hidden}");
+    }
+}

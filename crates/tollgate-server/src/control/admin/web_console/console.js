@@ -98,12 +98,14 @@ const POINTS = { seconds: 900, minutes: 1440 };
 const chart = { range: "seconds", limit: "", counts: { seconds: {}, minutes: {} } };
 
 async function loadHistory() {
-  const query = chart.limit ? `?${new URLSearchParams({ limit: chart.limit })}` : "";
+  const { limit } = chart;
+  const query = limit ? `?${new URLSearchParams({ limit })}` : "";
   const response = await fetch(`/console/history${query}`);
-  if (response.ok) {
-    chart.counts = await response.json();
-    drawChart();
-  }
+  // A limit without decisions has no history.
+  const counts = response.ok ? await response.json() : { seconds: {}, minutes: {} };
+  if (limit !== chart.limit) return;
+  chart.counts = counts;
+  drawChart();
 }
 
 /** How many points the chart has: as many as were measured, but at least a minute or an hour. */
@@ -158,25 +160,28 @@ function rate(number) {
 }
 
 function addSecond(overview) {
-  const rates = chart.limit ? overview.limits[chart.limit] ?? {} : overview.rates;
+  // A limit that no node counts any more has no decisions in this second, and its time goes on.
+  const rates = (chart.limit ? overview.limits[chart.limit] : overview.rates) ?? {};
   const seconds = chart.counts.seconds;
-  const length = Math.min(POINTS.seconds, Math.max(0, ...Object.values(seconds).map((counts) => counts.length)) + 1);
-  for (const [name, count] of Object.entries(rates)) {
-    if (!seconds[name] && count === 0) continue;
-    seconds[name] ??= new Array(length - 1).fill(0);
-    seconds[name].push(count);
-    seconds[name].splice(0, seconds[name].length - POINTS.seconds);
+  const length = Math.max(0, ...Object.values(seconds).map((counts) => counts.length));
+  for (const name of new Set([...Object.keys(seconds), ...Object.keys(rates)])) {
+    const [before, count] = [seconds[name] ?? [], rates[name] ?? 0];
+    if (before.length === 0 && count === 0) continue;
+    // All counts end with this second, so each has a number for it.
+    seconds[name] = [...new Array(length - before.length).fill(0), ...before, count].slice(-POINTS.seconds);
   }
   if (chart.range === "seconds") drawChart();
 }
 
-function showLimits(names) {
+function showLimits(counted) {
   const select = byId("rates-limit");
+  // What is shown stays selected, also when no node counts it any more.
+  const names = counted.includes(chart.limit) || !chart.limit ? counted : [...counted, chart.limit];
   const known = [...select.options].map((option) => option.value).filter((value) => value);
   if (known.join("\n") === names.join("\n") || document.activeElement === select) return;
   const options = names.map((name) => element("option", { value: name }, `limit ${name}`));
   select.replaceChildren(element("option", { value: "" }, "all decisions"), ...options);
-  select.value = names.includes(chart.limit) ? chart.limit : "";
+  select.value = chart.limit;
 }
 
 function showRange(range) {

@@ -13,6 +13,7 @@ use crate::control::ControlPlane;
 use crate::telemetry::history::SECONDS;
 use crate::telemetry::names::{ALLOWED, DENIED, OUTCOMES, SOURCES, VERDICTS, WOULD_DENY};
 use crate::telemetry::{ShardState, StoreMetrics, TopKey};
+use tollgate::time::WallOffset;
 use tollgate_overload::{ControllerReport, Priority};
 
 /// Maximum number of keys, and of shards, of a node.
@@ -84,6 +85,8 @@ pub(super) struct KeyCounts {
     pub(super) denied: u64,
     pub(super) sources: Counts,
     pub(super) is_estimated: bool,
+    /// The instant of the first of these decisions. Nodes of older versions do not say it.
+    pub(super) since: Option<String>,
 }
 
 /// A key near its limit.
@@ -178,7 +181,7 @@ impl NodeCounts {
         Self {
             verdicts: VERDICTS.into_iter().enumerate().map(verdict).collect(),
             limits: control.limit_names().into_iter().filter_map(limit).collect(),
-            keys: service.meter.top(KEYS_MAX).into_iter().map(KeyCounts::from).collect(),
+            keys: service.meter.top(KEYS_MAX).into_iter().map(|key| KeyCounts::of(key, wall)).collect(),
             near: recorder.near.keys.iter().map(NearCounts::from).collect(),
             sources: named(recorder.sources(RATE_SECONDS)),
             sources_minute: named(recorder.sources(60)),
@@ -266,9 +269,10 @@ impl LimitCounts {
     }
 }
 
-impl From<TopKey> for KeyCounts {
-    fn from(key: TopKey) -> Self {
+impl KeyCounts {
+    fn of(key: TopKey, wall: WallOffset) -> Self {
         Self {
+            since: Some(instant(key.since, wall)),
             limit: key.limit,
             key: key.key,
             attributes: key.attributes,
@@ -278,13 +282,13 @@ impl From<TopKey> for KeyCounts {
             is_estimated: key.is_estimated,
         }
     }
-}
 
-impl KeyCounts {
     fn add(&mut self, other: Self) {
         self.decisions += other.decisions;
         self.denied += other.denied;
         self.is_estimated |= other.is_estimated;
+        // RFC 3339 in UTC sorts by time.
+        self.since = self.since.take().into_iter().chain(other.since).min();
         add_counts(&mut self.sources, other.sources);
     }
 
@@ -369,7 +373,7 @@ impl ShardCounts {
 }
 
 impl ControllerCounts {
-    fn of(report: &ControllerReport, shed: Counts, wall: tollgate::time::WallOffset) -> Self {
+    fn of(report: &ControllerReport, shed: Counts, wall: WallOffset) -> Self {
         Self {
             name: report.controller.as_str().to_owned(),
             mode: super::super::view::mode_name(report.mode).to_owned(),

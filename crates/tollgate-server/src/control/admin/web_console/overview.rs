@@ -18,6 +18,9 @@ use crate::time_text::people;
 /// How many seconds a rate is averaged over.
 pub(super) const RATE_SECONDS: usize = 10;
 
+/// By how many milliseconds a clock may differ from the store's and be called in step.
+const CLOCK_MS_MAX: u64 = 1_000;
+
 /// Everything that is shown at one instant.
 #[derive(Serialize)]
 pub(super) struct Overview {
@@ -108,7 +111,23 @@ impl OverviewSource<'_> {
         let text = format!("{}, up {up}", env!("CARGO_PKG_VERSION"));
         facts.push(Fact { name: "version", text, tone: Tone::Plain });
         facts.extend(self.nodes_fact());
+        facts.extend(self.clocks_fact());
         facts
+    }
+
+    /// Whether the clocks of the nodes are in step, by which blocks and overrides end.
+    fn clocks_fact(&self) -> Option<Fact> {
+        let roster = self.recorder.roster.as_ref()?;
+        let known = roster.nodes.iter().filter_map(|node| Some((node, node.clock_ms?)));
+        let (node, ms) = known.max_by_key(|(_, ms)| ms.unsigned_abs())?;
+        Some(match clock_text(ms) {
+            None => Fact { name: "clocks", text: "in step".to_owned(), tone: Tone::Good },
+            Some(text) => Fact {
+                name: "clocks",
+                text: format!("{} is {text} of the store's", node.name),
+                tone: Tone::Warn,
+            },
+        })
     }
 
     /// How many nodes the numbers are of, where there are several.
@@ -174,6 +193,12 @@ impl OverviewSource<'_> {
             },
         }
     }
+}
+
+/// How far a clock is from the store's. `None` if it is in step.
+pub(super) fn clock_text(ms: i64) -> Option<String> {
+    let side = if ms < 0 { "behind" } else { "ahead" };
+    (ms.unsigned_abs() >= CLOCK_MS_MAX).then(|| format!("{} {side}", people(ms.unsigned_abs())))
 }
 
 fn counted(number: usize, one: &str, many: &str) -> String {

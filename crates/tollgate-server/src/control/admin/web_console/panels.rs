@@ -8,7 +8,7 @@ use super::super::view::mode_name;
 use super::counts::{ControllerCounts, HoldCounts, KeyCounts, NearCounts, StoreCounts};
 use super::intent::Subject;
 use super::others::AUDIT_SHOWN;
-use super::overview::OverviewSource;
+use super::overview::{OverviewSource, clock_text};
 use super::panel::{Panel, PanelEntry, PanelField, Tone};
 use super::sentence::instant;
 use crate::control::ControlPlane;
@@ -133,6 +133,7 @@ impl OverviewSource<'_> {
             fields.push(PanelField::count(format!("{mark}{}", key.denied)));
             fields.push(PanelField::toned(share(key.denied, key.decisions), denied_tone));
             fields.push(key.decided_by().into());
+            fields.push(key.since.clone().unwrap_or_default().into());
             PanelEntry::new(fields).about(self.about_key(&key.limit, &key.attributes))
         };
         Panel {
@@ -140,9 +141,9 @@ impl OverviewSource<'_> {
             title: "Top keys",
             note: format!(
                 "Of at most the last {TOP_WINDOW_SECONDS} s; ~ marks an estimate from sampled decisions. Open a key to \
-                 explain, block or reset it."
+                 explain, block or reset it, or to override its limit."
             ),
-            columns: &["limit", "key", "asked", "denied", "denied share", "decided by"],
+            columns: &["limit", "key", "asked", "denied", "denied share", "decided by", "since"],
             entries: self.numbers.keys.iter().map(entry).collect(),
             empty: "No decision about a key was made in the last two minutes.",
         }
@@ -296,7 +297,9 @@ impl OverviewSource<'_> {
         Panel {
             id: "holds",
             title: "Reservations and permits",
-            note: "Expired ones were never settled or released: their units stayed charged.".to_owned(),
+            note: "Expired reservations and permits were never settled or released: their units stayed charged. Of an expired \
+                   report the outcome is missing."
+                .to_owned(),
             columns: &["what", "open", "expired"],
             entries: self.numbers.holds.iter().map(entry).collect(),
             empty: "",
@@ -317,7 +320,8 @@ impl OverviewSource<'_> {
             };
             let state = PanelField::toned(text("state"), if is_ok { Tone::Good } else { Tone::Bad });
             let seen = [text("policy"), text("version"), text("last_seen")].map(PanelField::from);
-            PanelEntry::new([name.into(), state, numbers].into_iter().chain(seen))
+            let clock = clock_field(node["clock_ms"].as_i64());
+            PanelEntry::new([name.into(), state, numbers, clock].into_iter().chain(seen))
         };
         let problem =
             roster["problem"].as_str().map(|problem| format!(" This list is an old one: {problem}."));
@@ -329,7 +333,7 @@ impl OverviewSource<'_> {
                  overrides hold on all of them.{}",
                 problem.unwrap_or_default()
             ),
-            columns: &["node", "state", "numbers", "policy", "version", "last seen"],
+            columns: &["node", "state", "numbers", "clock", "policy", "version", "last seen"],
             entries: roster["nodes"]
                 .as_array()
                 .map_or_else(Vec::new, |nodes| nodes.iter().map(entry).collect()),
@@ -341,13 +345,14 @@ impl OverviewSource<'_> {
     fn changes(&self) -> Panel {
         let entry = |change: &super::recorder::PolicyChange| {
             let when = instant(change.at, self.wall);
-            PanelEntry::new([when.into(), change.version.clone().into(), change.sentences.join("; ").into()])
+            let texts = [&change.by, &change.version, &change.sentences.join("; ")].map(PanelField::from);
+            PanelEntry::new([when.into()].into_iter().chain(texts))
         };
         Panel {
             id: "changes",
             title: "What changed in the policy",
             note: "Since this server started, newest first.".to_owned(),
-            columns: &["when", "version", "what"],
+            columns: &["when", "who", "version", "what"],
             entries: self.recorder.changes.iter().rev().map(entry).collect(),
             empty: "The policy has not changed since the start.",
         }
@@ -384,6 +389,17 @@ impl ControlPlane {
             empty: "No operator has done anything since the start.",
         }
     }
+}
+
+/// How far a node's clock is from the store's.
+fn clock_field(clock_ms: Option<i64>) -> PanelField {
+    clock_ms.map_or_else(
+        || "–".into(),
+        |ms| match clock_text(ms) {
+            None => PanelField::toned("in step", Tone::Good),
+            Some(text) => PanelField::toned(text, Tone::Warn),
+        },
+    )
 }
 
 fn override_field(kind: LimitOverride) -> PanelField {

@@ -34,6 +34,8 @@ const SENTENCES_MAX: usize = 12;
 pub(super) struct PolicyChange {
     pub(super) at: Timestamp,
     pub(super) version: String,
+    /// Who or what caused it.
+    pub(super) by: String,
     pub(super) sentences: Vec<String>,
 }
 
@@ -45,6 +47,8 @@ pub(super) struct Recorder {
     /// The numbers of a shared store at each of the last seconds, newest last.
     store: VecDeque<StoreMetrics>,
     policy: Arc<Policy>,
+    /// How many reloads had activated a policy at the last change.
+    reloads: u64,
     /// The policy before the last change.
     pub(super) previous: Option<Arc<Policy>>,
     /// Newest last.
@@ -63,6 +67,7 @@ impl Recorder {
             sources: VecDeque::with_capacity(READINGS_MAX),
             store: VecDeque::new(),
             policy: service.engine.policy(),
+            reloads: control.reloader.status().good,
             previous: None,
             changes: VecDeque::new(),
             near: NearKeys::default(),
@@ -89,12 +94,16 @@ impl Recorder {
 
     fn follow_policy(&mut self, control: &ControlPlane, now: Timestamp) {
         let policy = control.service.engine.policy();
-        if Arc::ptr_eq(&policy, &self.policy) {
+        let status = control.reloader.status();
+        // A policy decides a moment before the status says so: it is noted in the next second.
+        if Arc::ptr_eq(&policy, &self.policy) || status.good == self.reloads {
             return;
         }
-        let version = control.reloader.status().version.map(|version| version.short()).unwrap_or_default();
+        self.reloads = status.good;
+        let version = status.version.map(|version| version.short()).unwrap_or_default();
         let sentences = sentences(&self.policy.difference(&policy));
-        kept(&mut self.changes, PolicyChange { at: now, version, sentences }, CHANGES_MAX);
+        let by = status.loaded_by.clone();
+        kept(&mut self.changes, PolicyChange { at: now, version, by, sentences }, CHANGES_MAX);
         self.previous = Some(std::mem::replace(&mut self.policy, policy));
     }
 }

@@ -155,6 +155,13 @@ impl Browser {
         self.in_session("/execute/sync", &json!({ "script": script, "args": [] })).unwrap()
     }
 
+    /// The number that a script gives to `done`.
+    pub(crate) fn measured(&self, script: &str) -> f64 {
+        let script = format!("const done = arguments[0]; {script}");
+        let done = self.in_session("/execute/async", &json!({ "script": script, "args": [] })).unwrap();
+        done.as_f64().unwrap()
+    }
+
     pub(crate) fn url(&self) -> String {
         let url = self.call("GET", &format!("/session/{}/url", self.session), &Value::Null).unwrap();
         url.as_str().unwrap().to_owned()

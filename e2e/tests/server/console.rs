@@ -135,8 +135,76 @@ fn an_operator_works_in_a_browser() {
     browser.shows("h1", "Tollgate console");
 }
 
+/// A page that sends a request and watches its own table, by its own clock. Of three rounds two must keep the promise: the
+/// machine may stall once. `.config/nextest.toml` lets nothing run beside it.
+#[test]
+fn a_denial_is_shown_within_two_seconds() {
+    const SHOWN: &str = r#"
+        const denied = () => [...document.querySelectorAll('#limits tbody tr')]
+            .find((row) => row.cells[0].innerText === 'per-key')?.cells[5].innerText;
+        const [before, began] = [denied(), performance.now()];
+        new MutationObserver((changes, observer) => {
+            if (denied() === before) return;
+            observer.disconnect();
+            done(performance.now() - began);
+        }).observe(document.getElementById('limits'), { childList: true, subtree: true });
+        const headers = { 'Content-Type': 'application/json' };
+        fetch('/v1/check', { method: 'POST', headers, body: '{"attributes":{"api_key":"k"}}' });"#;
+    let server = server(POLICY);
+    let browser = logged_in(&server, TOKEN, Scripts::On);
+    browser.shows("#state", "live");
+    (0..6).for_each(|_| drop(server.check(KEY)));
+    let denied = || {
+        let script = "const rows = [...document.querySelectorAll('#limits tbody tr')]; \
+                      return rows.find((row) => row.cells[0].innerText === 'per-key')?.cells[5].innerText ?? '';";
+        browser.script(script)
+    };
+    browser.soon("1 denial", || (denied() == "1").then_some(()));
+    let mut millis = [(); 3].map(|()| browser.measured(SHOWN));
+    millis.sort_by(f64::total_cmp);
+    assert!(millis[1] <= 2_000.0, "{millis:?}");
+    assert_eq!(denied(), "4");
+    without_complaints(&browser);
+}
+
+/// The story: the chart of a limit stood still once no node counted the limit any more, and showed its last second as now.
+#[test]
+fn a_chart_goes_on_when_its_limit_is_gone() {
+    let scratch = Scratch::new();
+    scratch.write("policy.yaml", POLICY);
+    let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", "policy.yaml"]);
+    command.current_dir(scratch.folder()).env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+    let server = Server::spawn(command, "");
+    let browser = logged_in(&server, TOKEN, Scripts::On);
+    (0..8).for_each(|_| drop(server.check(KEY)));
+    browser.soon("the limit can be chosen", || {
+        let script = "const select = document.getElementById('rates-limit'); select.value = 'per-key'; \
+                      select.dispatchEvent(new Event('change')); return select.value === 'per-key';";
+        browser.script(script).as_bool().filter(|chosen| *chosen)
+    });
+    let drawn = || {
+        let script = "return document.querySelector('#chart .denied')?.getAttribute('points') ?? '';";
+        browser.script(script).as_str().unwrap().to_owned()
+    };
+    // The top of the drawing is the second with the most decisions, and all of these are denied.
+    browser.soon("its denials are drawn", || {
+        (0..5).for_each(|_| drop(server.check(KEY)));
+        drawn().contains(",10 ").then_some(())
+    });
+    scratch.replace("policy.yaml", "limits: [{name: all, rate: 1000/h}]");
+    ask(&server, TOKEN, "POST", "/admin/v1/reload", "{}");
+    browser.shows("#changes", "removed per-key");
+    let changes = browser.text("#changes");
+    assert!(["owner (admin)", "a change of the file"].iter().any(|who| changes.contains(who)), "{changes}");
+    let before = drawn();
+    browser.soon("its time goes on", || (drawn() != before).then_some(()));
+    assert!(drawn().contains(",10 "), "its history stays: {}", drawn());
+    assert_eq!(browser.script("return document.getElementById('rates-limit').value"), "per-key");
+    without_complaints(&browser);
+}
+
 /// Two servers on one Redis: the console shows the store and that it is shared; a denial decided at the other server
-/// shows in the explanation here, and a reset here is a reset there.
+/// shows in the explanation here, and a reset, a block, a kill and a restore here hold there.
 #[test]
 fn the_console_of_a_fleet() {
     let redis = Redis::start(&[]);
@@ -163,9 +231,22 @@ fn the_console_of_a_fleet() {
     browser.soon("the block holds on the other server", || {
         (two.check(KEY)["cause"] == "operator-block").then_some(())
     });
-    browser.soon("the other node's numbers are included", || {
-        row(&browser, "nodes", &two.address.to_string()).contains("\tincluded\t").then_some(())
+    let spent = r#"{"attributes":{"api_key":"spent"}}"#;
+    browser.soon("the other server denies it", || (two.check(spent)["allowed"] == false).then_some(()));
+    open(&browser, "limits", "per-key");
+    press_offer(&browser, "Turn off for 10 min");
+    browser.shows("#act-result", "limit per-key: off until");
+    browser
+        .soon("the limit is off on the other server", || (two.check(spent)["allowed"] == true).then_some(()));
+    press_offer(&browser, "Restore");
+    browser.shows("#act-result", "limit per-key: restored");
+    browser.soon("the limit holds again on the other server", || {
+        (two.check(spent)["allowed"] == false).then_some(())
     });
+    browser.soon("the other node's numbers are included", || {
+        row(&browser, "nodes", &two.address.to_string()).contains("\tincluded\tin step\t").then_some(())
+    });
+    browser.shows("#strip", "clocks\nin step");
     browser.shows("#strip", "sums over 2 of 2");
     let asked = |browser: &Browser| {
         let row = row(browser, "verdicts", "allow");

@@ -90,8 +90,11 @@ impl Body {
         if message.contains("secondary rate limit") || message.contains("abuse detection") {
             return Some(Cause::Limit(ThrottleKind::Rate, ThrottleScope::Everything)); // GitHub
         }
+        if self.codes().any(|code| code == "ratelimited") {
+            return Some(Cause::Limit(ThrottleKind::Rate, ThrottleScope::Route)); // Slack
+        }
         let is_rate = |code: &str| {
-            let known = ["THROTTLED", "RATE_LIMITED", "RATE_LIMIT", "RESOURCE_EXHAUSTED", "ratelimited"];
+            let known = ["THROTTLED", "RATE_LIMITED", "RATE_LIMIT", "RESOURCE_EXHAUSTED"];
             let known =
                 known.contains(&code) || ["rateLimitExceeded", "userRateLimitExceeded"].contains(&code);
             known || is_aws_throttling(code)

@@ -29,12 +29,12 @@ impl Costs {
         self.by_limit.iter().find(|(limit, _)| **limit == *name).map_or(self.stated, |(_, cost)| *cost)
     }
 
-    /// The cost in a window of the server: that of the limit which follows it, or else the largest.
+    /// The cost in a window of the server: the largest of the limits that follow it, or else of all.
     pub(crate) fn in_window(&self, name: &str, unit: WindowUnit) -> u64 {
         if unit != WindowUnit::Cost {
             return self.calls;
         }
-        let own = self.by_limit.iter().find(|(limit, _)| follows(limit, name)).map(|(_, cost)| *cost);
+        let own = self.by_limit.iter().filter(|(limit, _)| follows(limit, name)).map(|(_, cost)| *cost).max();
         own.unwrap_or_else(|| self.by_limit.iter().map(|(_, cost)| *cost).fold(self.stated, u64::max))
     }
 
@@ -70,4 +70,30 @@ impl Costs {
 /// `tokens`).
 pub(crate) fn follows(limit: &str, window: &str) -> bool {
     limit.strip_suffix(window).is_some_and(|rest| rest.is_empty() || rest.ends_with('-'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Several limits may follow one window, at different costs: the largest counts. Costs of several calls add up, and
+    /// taking one away leaves the others.
+    #[test]
+    fn a_window_costs_what_its_limits_cost() {
+        let limits = [("my-requests", 1), ("my-input-tokens", 40), ("my-output-tokens", 700)];
+        let by_limit = limits.map(|(name, cost)| (Arc::from(name), cost)).to_vec();
+        let call = Costs::of_call(3, by_limit);
+        let cost = |costs: &Costs, window| costs.in_window(window, WindowUnit::Cost);
+        assert_eq!(
+            (cost(&call, "input-tokens"), cost(&call, "tokens"), cost(&call, "points")),
+            (40, 700, 700)
+        );
+        assert_eq!((call.in_limit("my-requests"), call.in_limit("other")), (1, 3));
+        let mut three = Costs::NONE;
+        (0..3).for_each(|_| three.add(&call));
+        assert_eq!(three, call.times(3));
+        assert_eq!(three.in_window("requests", WindowUnit::Requests), 3);
+        three.subtract(&call);
+        assert_eq!(three, call.times(2));
+    }
 }

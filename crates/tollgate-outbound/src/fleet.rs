@@ -23,8 +23,9 @@ const EXCHANGE_EVERY: Duration = Duration::from_millis(250);
 /// How much later than the process that was refused the others send a call: by then they know whether its probe was
 /// refused again.
 const PROBE_LATER: Ticks = Ticks::from_millis(500);
-/// The others follow spread over a tenth of the freeze, and this much besides.
+/// The others follow spread over a tenth of the freeze, but no more than the second number, and the first besides.
 const PROBES_SPREAD: Ticks = Ticks::from_millis(500);
+const PROBES_SPREAD_MAX: Ticks = Ticks::from_secs(10);
 /// How often leases are renewed and returned.
 const MAINTAIN_EVERY: Duration = Duration::from_millis(5);
 /// Maximum number of counters with a lease in this process.
@@ -139,8 +140,8 @@ fn apply_news<S: Store + Send + Sync + 'static>(shared: &Shared<S>, known: &mut 
         {
             // The same each time that this item comes, so that it does not prolong the freeze.
             let mut random = Random::seeded(process ^ item.until);
-            let spread = random.up_to(Ticks::from_micros(wait.as_micros() / 10) + PROBES_SPREAD);
-            read.freeze.until = until + PROBE_LATER + spread;
+            let tenth = Ticks::from_micros(wait.as_micros() / 10).min(PROBES_SPREAD_MAX);
+            read.freeze.until = until + PROBE_LATER + random.up_to(tenth + PROBES_SPREAD);
             shared.queues().freeze(&read.key, &read.host, read.freeze, now);
         }
     }

@@ -9,7 +9,7 @@ use std::task::Poll;
 
 use tollgate::engine::Prepared;
 use tollgate::store::Store;
-use tollgate::{CheckRequest, Decision, LimitStatus, Quota, Reservation, Ticks, Timestamp, Verdict};
+use tollgate::{CheckRequest, Decision, LimitStatus, Quota, Reservation, Source, Ticks, Timestamp, Verdict};
 
 use crate::background;
 use crate::call::Call;
@@ -131,7 +131,9 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
         let mut reserved = Reserved { shared, reservation: Some(reservation) };
         if let Verdict::Wait(wait) = decision.verdict() {
             let slot = Slot { counter: slowest_of(&decision), at: now + wait };
-            if shared.engine.store().never_waits() {
+            // Neither other processes nor other keys have reserved behind it.
+            let is_exact = slot.counter.as_ref().is_some_and(|status| status.source == Source::Exact);
+            if is_exact && shared.engine.store().never_waits() {
                 reserved.give_back(now).await;
                 self.wait_for_slot(&slot, HeldBack::Unpaid, costs, now).await?;
                 return Ok(None);

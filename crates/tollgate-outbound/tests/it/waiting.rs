@@ -164,8 +164,8 @@ async fn a_cost_above_the_capacity_can_never_leave() {
     client.outbound.acquire(&call().cost(60).unwrap()).await.unwrap().finish(None).await;
 }
 
-/// A limit may count calls at a cost of its own. The window of the server that follows it counts them at this cost, too: a
-/// call that does not fit there waits for the server.
+/// A limit may count calls at a cost of its own. Where the server's window says so, a call of this cost waits for the
+/// server.
 #[tokio::test]
 async fn the_cost_of_the_limit_counts_in_the_servers_window() {
     let mut settings = settings();
@@ -224,8 +224,8 @@ async fn a_small_call_behind_a_large_one_is_not_refused() {
     left(met).await.finish(None).await;
 }
 
-/// In the queue of a server, calls leave by priority, too. A deadline behind calls that use up the next window is refused
-/// at once.
+/// In the queue of a server, calls leave by priority, too. A deadline behind calls that use up the next window is
+/// refused at once.
 #[tokio::test]
 async fn the_queue_of_a_server_has_priorities_and_deadlines() {
     let mut settings = settings();

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use tollgate::{Ticks, Timestamp};
 
-use crate::learned::{Costs, Departure, Learned, Replenish, WindowReport};
+use crate::costs::Costs;
+use crate::learned::{Departure, Learned, Replenish, WindowReport};
 use crate::pace::Pace;
 use crate::random::Random;
 use crate::signal::{Signals, Throttle, ThrottleKind, ThrottleScope};
@@ -195,6 +196,13 @@ impl Bucket {
         self.learned.forecast(costs, calls, now).max(frozen)
     }
 
+    /// No earlier than this do calls of these costs together leave.
+    pub(crate) fn earliest(&self, costs: &Costs, now: Timestamp) -> Timestamp {
+        let frozen = self.frozen(now).map_or(now, |freeze| freeze.until);
+        let paced = self.pace.next_at().unwrap_or(now);
+        self.learned.earliest(costs, now).max(frozen).max(paced)
+    }
+
     /// A call leaves. After a freeze it is the probe.
     pub(crate) fn send(&mut self, number: u64, costs: &Arc<Costs>, now: Timestamp) {
         if let Flow::Frozen(freeze) = self.flow {
@@ -228,12 +236,18 @@ impl Bucket {
         }
     }
 
-    /// Counts a call in flight that left before the bucket was known.
-    pub(crate) const fn count_in(&mut self, number: u64) {
+    /// Counts a call in flight that left before it was known that this bucket counts it.
+    pub(crate) fn count_in(&mut self, number: u64, costs: Arc<Costs>, at: Timestamp) {
         self.in_flight += 1;
         if number > self.frozen_at_call {
             self.in_flight_since_freeze += 1;
         }
+        self.learned.send(number, costs, at);
+    }
+
+    /// Every call up to this number has left.
+    pub(crate) fn note_newest(&mut self, newest: u64) {
+        self.learned.note_newest(newest);
     }
 
     const fn count_end(&mut self, number: u64) {

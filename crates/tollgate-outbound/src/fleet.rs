@@ -13,16 +13,21 @@ use tollgate_redis::{
 };
 
 use crate::outbound::Outbound;
+use crate::random::Random;
 use crate::settings::Settings;
 use crate::shared_freezes::SharedFreeze;
 use crate::state::Shared;
 
 /// How often a process asks for the freezes of others.
 const EXCHANGE_EVERY: Duration = Duration::from_millis(250);
+/// How much later than the process that was refused the others send a call: by then they know whether its probe was
+/// refused again.
+const PROBE_LATER: Ticks = Ticks::from_millis(500);
+/// The others follow spread over a tenth of the freeze, but no more than the second number, and the first besides.
+const PROBES_SPREAD: Ticks = Ticks::from_millis(500);
+const PROBES_SPREAD_MAX: Ticks = Ticks::from_secs(10);
 /// How often leases are renewed and returned.
 const MAINTAIN_EVERY: Duration = Duration::from_millis(5);
-/// The ends of one freeze differ by less in different processes.
-const CLOCK_ERROR_MAX: Ticks = Ticks::from_secs(1);
 /// Maximum number of counters with a lease in this process.
 const LEASED_KEYS_MAX: usize = 100_000;
 
@@ -130,12 +135,19 @@ fn apply_news<S: Store + Send + Sync + 'static>(shared: &Shared<S>, known: &mut 
     for item in news.items.unwrap_or_default() {
         let until = item.until.saturating_add_signed(known.ahead.saturating_neg());
         let until = Timestamp::from_unix_micros(until.min(Timestamp::MAX.unix_micros()));
-        if until.since(now) > Ticks::ZERO
-            && let Some(read) = SharedFreeze::read(&item.text, until)
+        let wait = until.since(now);
+        let process = shared.outbox.process;
+        if wait > Ticks::ZERO
+            && let Some(mut read) = SharedFreeze::read(&item.text, until)
+            && read.process != process
         {
+            // The same each time that this item comes, so that it does not prolong the freeze.
+            let mut random = Random::seeded(process ^ item.until);
+            let tenth = Ticks::from_micros(wait.as_micros() / 10).min(PROBES_SPREAD_MAX);
+            read.freeze.until = until + PROBE_LATER + random.up_to(tenth + PROBES_SPREAD);
             let kept = shared.queues().freeze(&read.key, &read.host, read.freeze, now);
-            // In the store it replaced a longer one.
-            if kept.until.since(read.freeze.until) > CLOCK_ERROR_MAX {
+            // In the store it replaced a longer one. What this process adds to a freeze is not published.
+            if kept.until.since(until) > PROBE_LATER + PROBES_SPREAD + PROBES_SPREAD_MAX {
                 shared.outbox.publish(&read.key, &read.host, kept);
             }
         }
@@ -144,12 +156,54 @@ fn apply_news<S: Store + Send + Sync + 'static>(shared: &Shared<S>, known: &mut 
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use tollgate::ManualClock;
+
     use super::*;
     use crate::bucket::{Freeze, FreezeCause};
     use crate::call::Call;
     use crate::dialect::ResponseView;
     use crate::queues::BucketKey;
     use crate::signal::ThrottleKind;
+
+    fn process(time: &ManualClock) -> Outbound {
+        let policy = "limits: [{name: open, rate: 1000/s}]".parse().unwrap();
+        Outbound::new(Engine::builder().policy(policy).clock(time.clock()).build(), Settings::default())
+    }
+
+    /// Until when a freeze holds in a process that gets these items again and again.
+    fn frozen_until(process: &Outbound, items: &[SharedItem]) -> Timestamp {
+        for version in 1..=3 {
+            let (now, items) = (process.engine().now().unix_micros(), Some(items.to_vec()));
+            let news = FleetNews { now, version: version.to_string(), items, ..FleetNews::default() };
+            apply_news(&process.shared, &mut SyncState::default(), news);
+        }
+        let keys = [BucketKey::Origin("api.example.com".into())];
+        process.shared.queues().frozen(&keys, process.engine().now()).unwrap().until
+    }
+
+    /// The process that the server refused sends its probe first. The others follow when they know how it ended, and not
+    /// all at the same instant. An item that comes again does not prolong their freeze.
+    #[test]
+    fn processes_follow_the_probe_one_by_one() {
+        let time = ManualClock::new();
+        let refused = process(&time);
+        let until = time.now() + Ticks::from_secs(10);
+        let (key, host) = (BucketKey::Origin("api.example.com".into()), "api.example.com");
+        let freeze = Freeze { until, cause: FreezeCause::Throttled(ThrottleKind::Rate) };
+        refused.shared.queues().freeze(&key, host, freeze, time.now());
+        refused.shared.outbox.publish(&key, host, freeze);
+        let pending = refused.shared.outbox.take();
+        let items: Vec<SharedItem> =
+            pending.iter().filter_map(|freeze| item_of(freeze, &SyncState::default())).collect();
+        assert_eq!(frozen_until(&refused, &items), until, "its own freeze is not prolonged");
+        let others: BTreeSet<Timestamp> = (0..50).map(|_| frozen_until(&process(&time), &items)).collect();
+        assert!(others.len() > 40, "{others:?}");
+        let (first, last) = (*others.first().unwrap(), *others.last().unwrap());
+        assert!(first >= until + PROBE_LATER, "{first:?}");
+        assert!(last <= until + PROBE_LATER + PROBES_SPREAD + Ticks::from_secs(1), "{last:?}");
+    }
 
     /// A process is refused for a second and writes that over the hour in the store. A process that knows of the hour
     /// writes it again; one that reads its own freeze back does not.
@@ -167,7 +221,8 @@ mod tests {
         let news = |until: Timestamp| {
             let freeze = Freeze { until, cause: FreezeCause::Throttled(ThrottleKind::Rate) };
             let key = BucketKey::Origin("api.example.com".into());
-            let read = SharedFreeze { key, host: "api.example.com".to_owned(), freeze };
+            let process = shared.outbox.process ^ 1;
+            let read = SharedFreeze { key, host: "api.example.com".to_owned(), freeze, process };
             let items = item_of(&read, &SyncState::default()).into_iter().collect();
             FleetNews { now: shared.engine.now().unix_micros(), items: Some(items), ..FleetNews::default() }
         };

@@ -5,13 +5,14 @@ use std::sync::atomic::Ordering;
 
 use http::StatusCode;
 use tollgate::store::Store;
-use tollgate::{MemoryStore, Reservation, Ticks};
+use tollgate::{LimitStatus, MemoryStore, Reservation, Ticks};
 
 use crate::background;
 use crate::bucket::Freeze;
 use crate::call::Call;
 use crate::dialect::{self, ResponseView};
 use crate::queues::{BucketKey, CallIdentity};
+use crate::report::admits_now;
 use crate::settings::Learning;
 use crate::signal::Signals;
 use crate::state::Shared;
@@ -98,12 +99,14 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
         let now = self.shared.engine.now();
         let frozen = if signals.throttle.is_none() && status.is_server_error() {
             self.shared.totals.failed.fetch_add(1, Ordering::Relaxed);
-            self.shared.queues().fail(&self.server, self.number, now)
+            self.shared.queues().fail(self.number, now)
         } else {
             if signals.throttle.is_some() {
                 self.shared.totals.throttled.fetch_add(1, Ordering::Relaxed);
             }
-            self.shared.queues().answer(&self.identity, &self.server, self.number, signals, now)
+            let answered = self.shared.queues().answer(self.number, signals, now);
+            self.server = answered.keys;
+            answered.frozen
         };
         if let Some((key, freeze)) = frozen {
             self.shared.outbox.publish(&key, &self.identity.host, freeze);
@@ -120,16 +123,19 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
             return;
         }
         for own in &self.own {
-            let (left, is_wanted) = {
+            let (left, is_evident) = {
                 let mut queues = self.shared.queues();
-                let left = queues.left_for(&self.server, &own.limit);
-                (left, left.is_some_and(|left| left > own.remaining) && queues.count_evidence(&own.key))
+                let Some(left) = queues.left_for(&self.server, &own.limit) else { continue };
+                let is_more = left > own.remaining;
+                if !is_more {
+                    queues.discard_evidence(&own.key);
+                }
+                (left, is_more && queues.count_evidence(&own.key))
             };
-            let Some(left) = left else { continue };
             if left < own.remaining {
                 self.shrink(&own.limit, left).await;
-            } else if is_wanted && learning == Learning::Follow {
-                self.grow(&own.limit, left - own.remaining).await;
+            } else if is_evident && learning == Learning::Follow {
+                self.grow(&own.limit, left).await;
                 self.shared.queues().wake(std::slice::from_ref(&own.key));
             }
         }
@@ -140,19 +146,28 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
         let Ok(request) = self.call.request() else { return };
         let now = self.shared.engine.now();
         // In a fleet, other processes have calls under way that the server has not counted either.
-        let excess = |status: &tollgate::LimitStatus<'_>, _| {
-            if status.limit.name() == limit { status.outcome.remaining.saturating_sub(left) } else { 0 }
+        let excess = |status: &LimitStatus<'_>, _| {
+            let admitted =
+                if status.limit.name() == limit { admits_now(status.quota, &status.outcome) } else { 0 };
+            admitted.saturating_sub(left)
         };
         self.shared.engine.ledger().debit(&request, excess, now).await;
     }
 
-    /// Gives units back to a counter that has less left than the server.
-    async fn grow(&self, limit: &str, units: u64) {
+    /// Gives units back to a counter, as far as it has less left than the server now: calls that were under way together
+    /// bring the same news.
+    async fn grow(&self, limit: &str, left: u64) {
         let Ok(request) = self.call.request() else { return };
-        let Ok(request) = request.cost(units.min(tollgate::request::COST_MAX)) else { return };
         let now = self.shared.engine.now();
-        // A store that does not answer leaves the counter as it is.
-        let _ = self.shared.engine.ledger().refund(&request, &[limit], GROWTH_WITHIN, now).await;
+        let decision = self.shared.engine.operator().peek(&request, now).await;
+        let own = decision.limits().find(|status| status.limit.name() == limit);
+        let own = own.map_or(left, |status| admits_now(status.quota, &status.outcome));
+        let units = left.saturating_sub(own).min(tollgate::request::COST_MAX);
+        let Ok(request) = request.cost(units) else { return };
+        if units > 0 {
+            // A store that does not answer leaves the counter as it is.
+            let _ = self.shared.engine.ledger().refund(&request, &[limit], GROWTH_WITHIN, now).await;
+        }
     }
 
     /// Ends the call: its permit is free, and it is charged its actual cost, if that is known.
@@ -160,7 +175,7 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
         if !self.is_observed {
             self.is_observed = true;
             let now = self.shared.engine.now();
-            self.shared.queues().abandon(&self.server, self.number, now);
+            self.shared.queues().abandon(self.number, now);
         }
         if let Some(reservation) = self.reservation.take() {
             end(Arc::clone(&self.shared), reservation, End::Finished(cost)).await;
@@ -176,8 +191,8 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
             self.is_observed = true;
             self.shared.totals.failed.fetch_add(1, Ordering::Relaxed);
             if failure == Failure::NotSent {
-                self.shared.queues().unsend(&self.server, self.number, now);
-            } else if let Some((key, freeze)) = self.shared.queues().fail(&self.server, self.number, now) {
+                self.shared.queues().unsend(self.number, now);
+            } else if let Some((key, freeze)) = self.shared.queues().fail(self.number, now) {
                 self.shared.outbox.publish(&key, &self.identity.host, freeze);
             }
         }
@@ -193,7 +208,7 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
         let now = self.shared.engine.now();
         if !self.is_observed {
             self.is_observed = true;
-            self.shared.queues().unsend(&self.server, self.number, now);
+            self.shared.queues().unsend(self.number, now);
         }
         if let Some(reservation) = self.reservation.take() {
             end(Arc::clone(&self.shared), reservation, End::NotSent).await;
@@ -222,7 +237,7 @@ impl<S: Store + Send + Sync + 'static> Drop for Guard<S> {
     fn drop(&mut self) {
         if !self.is_observed {
             let now = self.shared.engine.now();
-            self.shared.queues().abandon(&self.server, self.number, now);
+            self.shared.queues().abandon(self.number, now);
         }
         if let Some(reservation) = self.reservation.take() {
             let keys: Vec<BucketKey> =

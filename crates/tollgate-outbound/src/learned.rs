@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tollgate::{Ticks, Timestamp};
 
+use crate::costs::{Costs, follows};
 use crate::signal::{Window, WindowUnit};
 
 /// Maximum number of windows of one bucket that are kept. A server with more is followed in these.
@@ -26,32 +27,6 @@ pub enum Replenish {
     AtReset,
     /// Steadily, so that it is full at the announced reset.
     Steadily,
-}
-
-/// What one call costs, by the name of the limit that counts it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Costs {
-    /// The cost that the call states.
-    pub(crate) stated: u64,
-    /// The cost by limit, for limits with a cost of their own.
-    pub(crate) by_limit: Vec<(String, u64)>,
-}
-
-impl Costs {
-    /// The cost in a window of the server: the largest of the limits which follow it, or else of all.
-    fn in_window(&self, name: &str, unit: WindowUnit) -> u64 {
-        if unit != WindowUnit::Cost {
-            return 1;
-        }
-        let own = self.by_limit.iter().filter(|(limit, _)| follows(limit, name)).map(|(_, cost)| *cost).max();
-        own.unwrap_or_else(|| self.by_limit.iter().map(|(_, cost)| *cost).fold(self.stated, u64::max))
-    }
-}
-
-/// Whether a limit follows a window of the server: it has the window's name, or ends with it (`openai-tokens` follows
-/// `tokens`).
-pub(crate) fn follows(limit: &str, window: &str) -> bool {
-    limit.strip_suffix(window).is_some_and(|rest| rest.is_empty() || rest.ends_with('-'))
 }
 
 /// A call that the server may not have counted yet.
@@ -133,6 +108,40 @@ impl LearnedWindow {
             Replenish::AtReset => remaining < self.remaining,
         };
         is_lower || (replenish == Replenish::AtReset && begins_anew)
+    }
+
+    /// When the current window has begun, if one began at this reset.
+    fn begun_at(&self, reset: Timestamp, now: Timestamp) -> Timestamp {
+        self.period.filter(|period| *period > Ticks::ZERO).map_or(reset, |period| {
+            let periods = now.since(reset).as_micros() / period.as_micros();
+            reset + Ticks::from_micros(periods.saturating_mul(period.as_micros()))
+        })
+    }
+
+    /// When the last of these units leaves, if `left` are left now.
+    fn last_departure(&self, units: u64, left: u64, replenish: Replenish, now: Timestamp) -> Timestamp {
+        let Some(reset) = self.resets_at.filter(|_| self.unit != WindowUnit::Concurrent) else { return now };
+        let periods = |units: u64| match (self.limit, self.period) {
+            (Some(limit), Some(period)) if limit > 0 => {
+                Ticks::from_micros((units.saturating_sub(1) / limit).saturating_mul(period.as_micros()))
+            }
+            _ => Ticks::ZERO,
+        };
+        match (replenish, units.saturating_sub(left)) {
+            (Replenish::AtReset, missing) if reset > now && missing > 0 => reset + periods(missing),
+            (Replenish::AtReset, _) if reset > now => now,
+            // The window has begun anew, so that the known numbers are over.
+            (Replenish::AtReset, _) => self.begun_at(reset, now) + periods(units),
+            (Replenish::Steadily, missing) => self.refilled_at(missing).unwrap_or(now),
+        }
+        .max(now)
+    }
+
+    /// When this many missing units have come back, if the counter refills steadily.
+    fn refilled_at(&self, missing: u64) -> Option<Timestamp> {
+        let (units, span) = self.refill()?;
+        let wait = (u128::from(missing) * u128::from(span.as_micros())).div_ceil(u128::from(units));
+        Some(self.received_at + Ticks::from_micros(u64::try_from(wait).unwrap_or(u64::MAX)))
     }
 
     /// How many units come back in which time, if the counter refills steadily.
@@ -217,10 +226,7 @@ impl Learned {
         now: Timestamp,
     ) -> Departure {
         let period = window.period.filter(|period| *period > Ticks::ZERO);
-        let start = period.map_or(reset, |period| {
-            let periods = now.since(reset).as_micros() / period.as_micros();
-            reset + Ticks::from_micros(periods.saturating_mul(period.as_micros()))
-        });
+        let start = window.begun_at(reset, now);
         let is_probe_out = self.sent.values().any(|call| call.is_open && call.at >= start);
         let is_probed = window.limit.is_none() || period.is_none_or(|period| period >= PROBED_PERIOD_MIN);
         if is_probe_out && is_probed {
@@ -253,13 +259,9 @@ impl Learned {
         let Some(missing) = needed.checked_sub(window.remaining).filter(|missing| *missing > 0) else {
             return Departure::Now;
         };
-        match window.refill() {
-            Some((units, span)) => {
-                // The instant at which the missing units have come back, rounded up.
-                let wait = (u128::from(missing) * u128::from(span.as_micros())).div_ceil(u128::from(units));
-                let at = window.received_at + Ticks::from_micros(u64::try_from(wait).unwrap_or(u64::MAX));
-                if at <= now { Departure::Now } else { Departure::At(at) }
-            }
+        match window.refilled_at(missing) {
+            Some(at) if at <= now => Departure::Now,
+            Some(at) => Departure::At(at),
             None if self.is_nothing_open() => Departure::Now,
             None => Departure::AfterResponse,
         }
@@ -282,6 +284,11 @@ impl Learned {
         self.newest = self.newest.max(number);
         let call = SentCall { at: now, is_open: true, ended_at: None, is_stated: false, costs };
         self.sent.insert(number, call);
+    }
+
+    /// Every call up to this number has left, in whatever bucket it was counted: the server may count it here, too.
+    pub(crate) fn note_newest(&mut self, newest: u64) {
+        self.newest = self.newest.max(newest);
     }
 
     /// A call that did not leave after all.
@@ -309,7 +316,6 @@ impl Learned {
     /// calls that were under way together may have been answered in any order: then the smaller number counts, so that a
     /// late response never undoes a newer one.
     pub(crate) fn accept(&mut self, number: u64, windows: &[Window], now: Timestamp) {
-        // A bucket that the server names for the first time does not know the call.
         self.newest = self.newest.max(number);
         let sent_at = self.sent.get_mut(&number).map_or(now, |call| {
             call.is_stated = windows.iter().any(|window| window.remaining.is_some());
@@ -367,37 +373,21 @@ impl Learned {
 
     /// When the last of `calls` equal calls could leave at the earliest.
     pub(crate) fn forecast(&self, costs: &Costs, calls: u64, now: Timestamp) -> Timestamp {
-        let mut last = now;
-        for (name, window) in &self.windows {
-            let Some(reset) = window.resets_at.filter(|at| *at > now) else { continue };
-            let units = costs.in_window(name, window.unit).saturating_mul(calls);
+        let costs = costs.times(calls);
+        let each = self.windows.iter().map(|(name, window)| {
             let left = window.remaining.saturating_sub(self.uncounted(name, window));
-            let Some(missing) = units.checked_sub(left).filter(|missing| *missing > 0) else { continue };
-            let periods = match (window.limit, window.period) {
-                (Some(limit), Some(period)) if limit > 0 => {
-                    Ticks::from_micros((missing - 1) / limit * period.as_micros())
-                }
-                _ => Ticks::ZERO,
-            };
-            last = last.max(reset + periods);
-        }
-        last
+            window.last_departure(costs.in_window(name, window.unit), left, self.replenish, now)
+        });
+        each.fold(now, Timestamp::max)
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Several limits may follow one window, at different costs: the largest counts. Without any, the largest of all does.
-    #[test]
-    fn a_window_costs_what_its_limits_cost() {
-        let limits = [("requests", 1), ("input-tokens", 40), ("output-tokens", 700)];
-        let by_limit = limits.map(|(name, cost)| (format!("my-{name}"), cost)).to_vec();
-        let costs = Costs { stated: 3, by_limit };
-        let cost = |window| costs.in_window(window, WindowUnit::Cost);
-        assert_eq!((cost("input-tokens"), cost("output-tokens"), cost("tokens")), (40, 700, 700));
-        assert_eq!(cost("points"), 700);
-        assert_eq!(costs.in_window("requests", WindowUnit::Requests), 1);
+    /// No earlier than this do calls of these costs together leave, whatever becomes of the calls under way: the newest
+    /// response may include them.
+    pub(crate) fn earliest(&self, costs: &Costs, now: Timestamp) -> Timestamp {
+        let each = self.windows.iter().map(|(name, window)| {
+            let units = costs.in_window(name, window.unit);
+            window.last_departure(units, window.remaining, self.replenish, now)
+        });
+        each.fold(now, Timestamp::max)
     }
 }

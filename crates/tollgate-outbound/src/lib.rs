@@ -34,9 +34,10 @@
 //! | see what waits | [`Outbound::report`], [`metrics`] |
 //!
 //! Each module uses only those above it: what a response says (`signal`, `dialect`), what a call asks for (`call`,
-//! `refusal`, `retry`, `settings`), one bucket of a server (`learned`, `pace`, `bucket`), the queues before all buckets
-//! (`queues`), what is shared and reported (`shared_freezes`, `report`, `metrics`, `state`), the path of a call (`guard`,
-//! `waiting`, `outbound`), and the ways in (`preset`, `layer`, `fleet`). To follow a call, start at `waiting`.
+//! `refusal`, `retry`, `settings`), one bucket of a server (`costs`, `learned`, `pace`, `bucket`), the queues before all
+//! buckets (`queue`, `queues`), what is shared and reported (`shared_freezes`, `report`, `metrics`, `state`), the path of
+//! a call (`guard`, `waiting`, `outbound`), and the ways in (`preset`, `layer`, `fleet`). To follow a call, start at
+//! `waiting`.
 //!
 //! | feature | adds |
 //! |---|---|
@@ -51,9 +52,11 @@ mod random;
 mod retry;
 mod settings;
 mod background;
+mod costs;
 mod learned;
 mod pace;
 mod bucket;
+mod queue;
 mod queues;
 mod shared_freezes;
 mod report;

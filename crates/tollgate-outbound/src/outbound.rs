@@ -132,14 +132,14 @@ impl<S: Store + Send + Sync + 'static> Outbound<S> {
         if let Some(refusal) = refusal_for_ever(&decision) {
             return Err(refusal);
         }
-        let costs = costs_of(call, &decision);
+        let costs = costs_of(call, self.shared.engine.prepare(&request, now).ok().as_ref());
         let queues = self.shared.queues();
         let keys = queues.server_keys(&self.identity(call));
         let (mut last, name) = queues.forecast(&keys, &costs, calls, now);
         let mut bucket = name.map(|name| (name.to_string(), Basis::Server));
         for status in decision.limits() {
             let Some(quota) = status.quota else { continue };
-            let cost = status.cost.max(call.units());
+            let cost = costs.in_limit(status.limit.name());
             let key = BucketKey::Limit(status.limit.name().into(), status.key_hash);
             let (bucket_name, capacity) = (status.limit.name().to_owned(), status.outcome.limit);
             if cost > capacity {

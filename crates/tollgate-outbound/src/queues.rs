@@ -1,14 +1,16 @@
 //! All buckets, and a queue of calls for each. A call waits in one queue at a time, in the order of rank, and passes no
 //! earlier call that waits for a bucket which both need. Ranks order all calls, so two calls never wait for each other.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::Waker;
 
-use tollgate::{Quota, Ticks, Timestamp};
+use tollgate::Timestamp;
 
 use crate::bucket::{Admission, Behaviour, Bucket, Freeze, FreezeCause};
-use crate::learned::{Costs, WindowReport};
+use crate::costs::Costs;
+use crate::learned::WindowReport;
+use crate::queue::{LimitShape, QueuedBucket, Rank};
 use crate::random::Random;
 use crate::refusal::{Basis, Refusal};
 use crate::signal::{Signals, ThrottleScope};
@@ -17,9 +19,6 @@ use crate::signal::{Signals, ThrottleScope};
 const BUCKETS_SWEPT_FROM: usize = 10_000;
 /// Maximum number of routes whose bucket is remembered. Beyond it, routes count as unknown.
 const ROUTES_MAX: usize = 100_000;
-
-/// A counter of the policy grows only after this many responses that leave more.
-const EVIDENCE_MIN: u32 = 3;
 
 /// Which bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -30,92 +29,10 @@ pub(crate) enum BucketKey {
     Named(Arc<str>, Arc<str>),
     /// A route whose bucket is not known yet, of an origin.
     Unknown(Arc<str>, Arc<str>),
+    /// A route that the server refused without a name for its bucket, of an origin. It has the `scope` of the call, too.
+    Route(Arc<str>, Arc<str>),
     /// A counter of the policy: the name of its limit, and its key.
     Limit(Arc<str>, u64),
-}
-
-/// The rank of a call in every queue: an earlier instant goes first, and then the earlier arrival.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Rank {
-    pub(crate) at: Timestamp,
-    pub(crate) ticket: u64,
-}
-
-#[derive(Debug)]
-struct Waiter {
-    waker: Option<Waker>,
-    is_woken: bool,
-    cost: u64,
-}
-
-impl Waiter {
-    /// Wakes it. If it is not polled now, its next poll sees the flag, so no wake-up is lost.
-    fn wake(&mut self) {
-        self.is_woken = true;
-        if let Some(waker) = self.waker.take() {
-            waker.wake();
-        }
-    }
-}
-
-/// How fast a limit lets calls pass, from its last denial.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LimitShape {
-    /// When the first waiter may pass.
-    pub(crate) due: Timestamp,
-    units: u64,
-    period: Ticks,
-    is_steady: bool,
-}
-
-impl LimitShape {
-    pub(crate) fn new(due: Timestamp, quota: Option<&Quota>) -> Self {
-        let rate = quota.and_then(Quota::rate);
-        let (units, period) = rate.map_or((0, Ticks::ZERO), |rate| (rate.units(), rate.period()));
-        Self { due, units, period, is_steady: quota.is_some_and(Quota::is_reservoir) }
-    }
-
-    /// The earliest instant at which a call passes that has this many units before it.
-    pub(crate) fn earliest(&self, units_before: u64) -> Timestamp {
-        if self.units == 0 {
-            return self.due;
-        }
-        let (before, units) = (u128::from(units_before), u128::from(self.units));
-        let wait = if self.is_steady {
-            before * u128::from(self.period.as_micros()) / units
-        } else {
-            before / units * u128::from(self.period.as_micros())
-        };
-        self.due + Ticks::from_micros(u64::try_from(wait).unwrap_or(u64::MAX))
-    }
-}
-
-/// A bucket with its queue.
-struct QueuedBucket {
-    name: Arc<str>,
-    /// A server, or a limit of the policy.
-    owner: Arc<str>,
-    bucket: Bucket,
-    queue: BTreeMap<Rank, Waiter>,
-    shape: Option<LimitShape>,
-    /// How many responses in a row said that the server leaves more than this counter of the policy.
-    evidence: u32,
-}
-
-impl QueuedBucket {
-    /// Wakes the first waiter.
-    fn wake_first(&mut self) {
-        if let Some(mut first) = self.queue.first_entry() {
-            first.get_mut().wake();
-        }
-    }
-
-    /// The earliest departure behind the waiters of a limit.
-    fn earliest(&self, rank: Rank) -> Option<Timestamp> {
-        let units_before =
-            || self.queue.range(..rank).map(|(_, waiter)| waiter.cost).fold(0, u64::saturating_add);
-        self.shape.map(|shape| shape.earliest(units_before()))
-    }
 }
 
 /// What a call has to do next.
@@ -123,14 +40,18 @@ impl QueuedBucket {
 pub(crate) enum Step {
     /// Ask the policy.
     Go,
-    /// Wait for a bucket: until an instant, or until it is woken.
-    Wait {
-        key: BucketKey,
-        until: Option<Timestamp>,
-        earliest: Timestamp,
-        basis: Basis,
-    },
+    Wait(Wait),
     Refused(Refusal),
+}
+
+/// A wait in the queue of one bucket, until an instant or until the call is woken.
+#[derive(Debug)]
+pub(crate) struct Wait {
+    pub(crate) key: BucketKey,
+    pub(crate) until: Option<Timestamp>,
+    /// When the call can leave at the earliest, and the bucket that says so: a later one may wait for it longer.
+    pub(crate) earliest: Timestamp,
+    pub(crate) latest: BucketKey,
 }
 
 /// What tells calls apart.
@@ -148,9 +69,36 @@ pub(crate) struct CallIdentity {
 impl CallIdentity {
     /// The key of a bucket that the server names.
     fn named(&self, name: &str) -> BucketKey {
-        let name = if self.scope.is_empty() { name.into() } else { format!("{name} {}", self.scope).into() };
-        BucketKey::Named(Arc::clone(&self.origin), name)
+        BucketKey::Named(Arc::clone(&self.origin), self.scoped(name))
     }
+
+    /// The key of its route, if the caller said which it is.
+    fn route(&self) -> Option<BucketKey> {
+        let has_route = !self.route.is_empty();
+        has_route.then(|| BucketKey::Route(Arc::clone(&self.origin), self.scoped(&self.route)))
+    }
+
+    fn scoped(&self, name: &str) -> Arc<str> {
+        if self.scope.is_empty() { name.into() } else { format!("{name} {}", self.scope).into() }
+    }
+}
+
+/// A call under way.
+struct SentCall {
+    identity: CallIdentity,
+    /// The buckets that count it.
+    keys: Vec<BucketKey>,
+    costs: Arc<Costs>,
+    at: Timestamp,
+}
+
+/// What a response changed.
+#[derive(Debug, Default)]
+pub(crate) struct Answered {
+    /// The buckets that count the call, with those that the response names.
+    pub(crate) keys: Vec<BucketKey>,
+    /// The bucket that it froze, if it did.
+    pub(crate) frozen: Option<(BucketKey, Freeze)>,
 }
 
 /// How queues treat their buckets.
@@ -192,6 +140,8 @@ pub(crate) struct Queues {
     buckets: HashMap<BucketKey, QueuedBucket>,
     /// The server's name of the bucket of each route, by origin and route; `None` if a response had no name.
     routes: HashMap<RouteId, Option<Arc<str>>>,
+    /// The calls under way, by number.
+    sent: HashMap<u64, SentCall>,
     swept_from: usize,
     tickets: u64,
     numbers: u64,
@@ -200,8 +150,9 @@ pub(crate) struct Queues {
 
 impl Queues {
     pub(crate) fn new(settings: QueueSettings, random: Random) -> Self {
-        let (buckets, routes) = (HashMap::new(), HashMap::new());
-        Self { settings, buckets, routes, swept_from: BUCKETS_SWEPT_FROM, tickets: 0, numbers: 0, random }
+        let (buckets, routes, sent) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let swept_from = BUCKETS_SWEPT_FROM;
+        Self { settings, buckets, routes, sent, swept_from, tickets: 0, numbers: 0, random }
     }
 
     pub(crate) const fn next_ticket(&mut self) -> u64 {
@@ -221,35 +172,36 @@ impl Queues {
             }
             None => {}
         }
+        keys.extend(identity.route().filter(|route| self.buckets.contains_key(route)));
         keys
     }
 
     fn queued(&mut self, key: &BucketKey, host: &str, now: Timestamp) -> &mut QueuedBucket {
         if !self.buckets.contains_key(key) && self.buckets.len() >= self.swept_from {
-            self.buckets.retain(|_, queued| !queued.queue.is_empty() || !queued.bucket.is_idle(now));
+            self.buckets.retain(|_, queued| !queued.is_idle(now));
             self.swept_from = BUCKETS_SWEPT_FROM.max(2 * self.buckets.len());
         }
         let QueueSettings { mut behaviour, .. } = self.settings;
         behaviour.sends_one_first = matches!(key, BucketKey::Unknown(..));
-        self.buckets.entry(key.clone()).or_insert_with(|| QueuedBucket {
-            name: match key {
+        self.buckets.entry(key.clone()).or_insert_with(|| {
+            let name = match key {
                 BucketKey::Origin(_) => Arc::from(host),
                 BucketKey::Named(_, name) => format!("{host} ({name})").into(),
-                BucketKey::Unknown(_, route) => format!("{host} ({route})").into(),
+                BucketKey::Unknown(_, route) | BucketKey::Route(_, route) => {
+                    format!("{host} ({route})").into()
+                }
                 BucketKey::Limit(name, _) => Arc::clone(name),
-            },
-            owner: match key {
+            };
+            let owner = match key {
                 BucketKey::Limit(name, _) => Arc::clone(name),
                 _ => Arc::from(host),
-            },
-            bucket: Bucket::new(behaviour),
-            queue: BTreeMap::new(),
-            shape: None,
-            evidence: 0,
+            };
+            QueuedBucket::new(name, owner, Bucket::new(behaviour))
         })
     }
 
-    /// What a call has to do next.
+    /// What a call has to do next. It waits for the first bucket that holds it back, unless another makes it wait longer
+    /// than it may.
     pub(crate) fn step(
         &mut self,
         keys: &[BucketKey],
@@ -258,34 +210,43 @@ impl Queues {
         costs: &Costs,
         now: Timestamp,
     ) -> Step {
+        let mut wait: Option<Wait> = None;
         for key in keys {
-            let basis = basis_of(key);
-            if basis == Basis::Policy && !self.buckets.contains_key(key) {
+            if basis_of(key) == Basis::Policy && !self.buckets.contains_key(key) {
                 continue; // No call waits for it.
             }
             let queued = self.queued(key, host, now);
-            let is_behind = queued.queue.first_key_value().is_some_and(|(first, _)| *first < rank);
-            let admission = queued.bucket.admission(costs, now);
-            if let Admission::Frozen(freeze) = admission
-                && let Some(refusal) = refusal_of(&queued.name, freeze, now)
-            {
+            let refusal = queued.bucket.frozen(now).and_then(|freeze| refusal_of(&queued.name, freeze, now));
+            if let Some(refusal) = refusal {
                 return Step::Refused(refusal);
             }
-            let (until, earliest) = match admission {
-                Admission::Frozen(freeze) => (Some(freeze.until), freeze.until),
-                Admission::At(at) => (Some(at), at),
-                Admission::AfterResponse => (None, now),
-                Admission::Now if is_behind => (None, queued.earliest(rank).unwrap_or(now)),
-                Admission::Now => continue,
+            let earliest = queued.earliest(rank, costs, now);
+            if let Some(wait) = &mut wait {
+                if earliest > wait.earliest {
+                    (wait.earliest, wait.latest) = (earliest, key.clone());
+                }
+                continue;
+            }
+            let (until, at) = match queued.bucket.admission(costs, now) {
+                Admission::Now if !queued.is_behind(rank) => continue,
+                Admission::Now | Admission::AfterResponse => (None, now),
+                Admission::Frozen(Freeze { until: at, .. }) | Admission::At(at) => (Some(at), at),
             };
-            let until = if is_behind { None } else { until };
-            return Step::Wait { key: key.clone(), until, earliest: earliest.max(now), basis };
+            // Only the first waiter of a queue has a timer.
+            let until = until.filter(|_| !queued.is_behind(rank));
+            wait = Some(Wait { key: key.clone(), until, earliest: earliest.max(at), latest: key.clone() });
         }
-        Step::Go
+        wait.map_or(Step::Go, Step::Wait)
     }
 
-    /// Sends a call, unless its buckets have filled up since [`Queues::step`]. Returns its number.
-    pub(crate) fn send(&mut self, keys: &[BucketKey], costs: &Arc<Costs>, now: Timestamp) -> Option<u64> {
+    /// Sends a call, unless its buckets have filled up since [`Queues::step`]. Returns its number and its buckets.
+    pub(crate) fn send(
+        &mut self,
+        identity: &CallIdentity,
+        costs: &Arc<Costs>,
+        now: Timestamp,
+    ) -> Option<(u64, Vec<BucketKey>)> {
+        let keys = self.server_keys(identity);
         let admits = |key: &BucketKey| match self.buckets.get_mut(key) {
             Some(queued) => queued.bucket.admission(costs, now) == Admission::Now,
             None => true,
@@ -295,12 +256,12 @@ impl Queues {
         }
         self.numbers += 1;
         let number = self.numbers;
-        for key in keys {
-            if let Some(queued) = self.buckets.get_mut(key) {
-                queued.bucket.send(number, costs, now);
-            }
+        for key in &keys {
+            self.queued(key, &identity.host, now).bucket.send(number, costs, now);
         }
-        Some(number)
+        let (identity, costs) = (identity.clone(), Arc::clone(costs));
+        self.sent.insert(number, SentCall { identity, keys: keys.clone(), costs, at: now });
+        Some((number, keys))
     }
 
     /// Enters the queue of a bucket.
@@ -309,24 +270,23 @@ impl Queues {
         key: &BucketKey,
         host: &str,
         rank: Rank,
-        cost: u64,
+        costs: Arc<Costs>,
         now: Timestamp,
     ) -> Result<(), Refusal> {
         let most = self.settings.queue_max;
         let queued = self.queued(key, host, now);
-        if queued.queue.len() >= most {
-            return Err(Refusal::QueueFull { bucket: queued.name.to_string(), waiting: queued.queue.len() });
+        if queued.len() >= most {
+            return Err(Refusal::QueueFull { bucket: queued.name.to_string(), waiting: queued.len() });
         }
-        queued.queue.insert(rank, Waiter { waker: None, is_woken: false, cost });
+        queued.enter(rank, costs);
         Ok(())
     }
 
     /// Leaves the queue of a bucket, and wakes the next waiter.
     pub(crate) fn leave(&mut self, key: &BucketKey, rank: Rank) {
         if let Some(queued) = self.buckets.get_mut(key) {
-            queued.queue.remove(&rank);
-            queued.wake_first();
-            if queued.queue.is_empty() && matches!(key, BucketKey::Limit(..)) {
+            queued.leave(rank);
+            if queued.len() == 0 && matches!(key, BucketKey::Limit(..)) {
                 self.buckets.remove(key);
             }
         }
@@ -334,38 +294,31 @@ impl Queues {
 
     /// Whether a waiter was woken; otherwise it is woken by this waker.
     pub(crate) fn poll_woken(&mut self, key: &BucketKey, rank: Rank, waker: &Waker) -> bool {
-        match self.buckets.get_mut(key).and_then(|queued| queued.queue.get_mut(&rank)) {
-            Some(waiter) if !waiter.is_woken => {
-                waiter.waker = Some(waker.clone());
-                false
-            }
-            Some(waiter) => {
-                waiter.is_woken = false;
-                true
-            }
-            None => true,
-        }
+        self.buckets.get_mut(key).is_none_or(|queued| queued.poll_woken(rank, waker))
     }
 
-    /// Notes when a limit of the policy admits its first waiter.
-    pub(crate) fn note_denial(&mut self, key: &BucketKey, host: &str, shape: LimitShape, now: Timestamp) {
-        self.queued(key, host, now).shape = Some(shape);
-    }
-
-    /// The earliest departure behind the waiters of a limit.
-    pub(crate) fn behind(&self, key: &BucketKey, rank: Rank) -> Option<Timestamp> {
-        self.buckets.get(key)?.earliest(rank)
+    /// A limit of the policy holds a call back. Returns when the call leaves at the earliest.
+    pub(crate) fn hold_back(
+        &mut self,
+        key: &BucketKey,
+        host: &str,
+        (rank, costs): (Rank, &Costs),
+        shape: LimitShape,
+        now: Timestamp,
+    ) -> Timestamp {
+        self.queued(key, host, now).hold_back(rank, costs, shape, now)
     }
 
     /// Counts a response that leaves more than a counter of the policy for which calls wait. Returns whether that is
     /// evidence enough to follow the server.
     pub(crate) fn count_evidence(&mut self, key: &BucketKey) -> bool {
-        match self.buckets.get_mut(key) {
-            Some(queued) if !queued.queue.is_empty() => {
-                queued.evidence += 1;
-                queued.evidence >= EVIDENCE_MIN
-            }
-            _ => false,
+        self.buckets.get_mut(key).is_some_and(QueuedBucket::count_evidence)
+    }
+
+    /// A response does not leave more than a counter of the policy.
+    pub(crate) fn discard_evidence(&mut self, key: &BucketKey) {
+        if let Some(queued) = self.buckets.get_mut(key) {
+            queued.discard_evidence();
         }
     }
 
@@ -378,9 +331,10 @@ impl Queues {
         }
     }
 
-    fn each_bucket(&mut self, keys: &[BucketKey], mut change: impl FnMut(&mut Bucket)) {
-        for key in keys {
-            if let Some(queued) = self.buckets.get_mut(key) {
+    /// Ends a call under way, in each of its buckets.
+    fn end(&mut self, number: u64, mut change: impl FnMut(&mut Bucket)) {
+        for key in self.sent.remove(&number).map(|call| call.keys).unwrap_or_default() {
+            if let Some(queued) = self.buckets.get_mut(&key) {
                 change(&mut queued.bucket);
                 queued.wake_first();
             }
@@ -388,66 +342,61 @@ impl Queues {
     }
 
     /// A call did not leave after all.
-    pub(crate) fn unsend(&mut self, keys: &[BucketKey], number: u64, now: Timestamp) {
-        self.each_bucket(keys, |bucket| bucket.unsend(number, now));
+    pub(crate) fn unsend(&mut self, number: u64, now: Timestamp) {
+        self.end(number, |bucket| bucket.unsend(number, now));
     }
 
     /// The caller of a call is gone, or its end is not known.
-    pub(crate) fn abandon(&mut self, keys: &[BucketKey], number: u64, now: Timestamp) {
-        self.each_bucket(keys, |bucket| bucket.abandon(number, now));
+    pub(crate) fn abandon(&mut self, number: u64, now: Timestamp) {
+        self.end(number, |bucket| bucket.abandon(number, now));
     }
 
     /// The server failed. Only its origin learns of it: the other buckets are not the cause.
-    pub(crate) fn fail(
-        &mut self,
-        keys: &[BucketKey],
-        number: u64,
-        now: Timestamp,
-    ) -> Option<(BucketKey, Freeze)> {
+    pub(crate) fn fail(&mut self, number: u64, now: Timestamp) -> Option<(BucketKey, Freeze)> {
         let newest = self.numbers;
         let mut frozen = None;
-        for key in keys {
-            let Some(queued) = self.buckets.get_mut(key) else { continue };
+        for key in self.sent.remove(&number).map(|call| call.keys).unwrap_or_default() {
+            let Some(queued) = self.buckets.get_mut(&key) else { continue };
             if !matches!(key, BucketKey::Origin(_)) {
                 queued.bucket.abandon(number, now);
             } else if let Some(freeze) = queued.bucket.fail(number, &mut self.random, now) {
                 queued.bucket.mark_frozen(newest);
-                frozen = Some((key.clone(), freeze));
+                frozen = Some((key, freeze));
             }
             queued.wake_first();
         }
         frozen
     }
 
-    /// A response arrived. Returns the bucket that it froze, if it did.
-    pub(crate) fn answer(
-        &mut self,
-        identity: &CallIdentity,
-        keys: &[BucketKey],
-        number: u64,
-        signals: &Signals,
-        now: Timestamp,
-    ) -> Option<(BucketKey, Freeze)> {
-        let named = self.learn_route(identity, keys, number, signals, now);
+    /// A response arrived.
+    pub(crate) fn answer(&mut self, number: u64, signals: &Signals, now: Timestamp) -> Answered {
+        let Some(mut call) = self.sent.remove(&number) else { return Answered::default() };
+        let named = self.learn_route(&mut call, number, signals, now);
         let newest = self.numbers;
-        let origin = BucketKey::Origin(Arc::clone(&identity.origin));
-        // The numbers belong to the bucket that the server names, or to the whole server.
-        let counted_in = named.clone().unwrap_or_else(|| origin.clone());
-        let frozen = signals.throttle.map(|throttle| match throttle.scope {
+        let origin = BucketKey::Origin(Arc::clone(&call.identity.origin));
+        let refused = signals.throttle.map(|throttle| match throttle.scope {
             ThrottleScope::Everything => origin.clone(),
-            ThrottleScope::Bucket | ThrottleScope::Shared => counted_in.clone(),
+            ThrottleScope::Bucket => named.clone().unwrap_or_else(|| origin.clone()),
+            ThrottleScope::Route | ThrottleScope::Shared => {
+                named.clone().or_else(|| call.identity.route()).unwrap_or_else(|| origin.clone())
+            }
         });
+        if let Some(refused) = refused.iter().find(|refused| !call.keys.contains(refused)) {
+            self.count_in(refused, number, &mut call, now);
+        }
+        // The numbers belong to the bucket that the server names, or to the whole server.
+        let counted_in = named.unwrap_or(origin);
         let without_windows = Signals { windows: Vec::new(), ..signals.clone() };
-        let new = named.iter().filter(|named| !keys.contains(named));
-        let mut freeze = None;
-        for key in keys.iter().chain(new) {
+        let mut frozen = None;
+        for key in &call.keys {
             let Some(queued) = self.buckets.get_mut(key) else { continue };
             let signals = if *key == counted_in { signals } else { &without_windows };
+            queued.bucket.note_newest(newest);
             match &signals.throttle {
-                Some(throttle) if frozen.as_ref() == Some(key) => {
+                Some(throttle) if refused.as_ref() == Some(key) => {
                     let made = queued.bucket.refuse(number, throttle, signals, &mut self.random, now);
                     queued.bucket.mark_frozen(newest);
-                    freeze = Some((key.clone(), made));
+                    frozen = Some((key.clone(), made));
                 }
                 // The server refused the call before this bucket counted it.
                 Some(throttle) if throttle.scope == ThrottleScope::Everything => {
@@ -457,43 +406,67 @@ impl Queues {
             }
             queued.wake_first();
         }
-        freeze
+        Answered { keys: call.keys, frozen }
     }
 
-    /// Remembers which bucket the server counts a route in, and counts the call in it.
+    /// Counts a call under way in a bucket that was not known to count it when it left.
+    fn count_in(&mut self, key: &BucketKey, number: u64, call: &mut SentCall, now: Timestamp) {
+        let bucket = &mut self.queued(key, &call.identity.host, now).bucket;
+        bucket.count_in(number, Arc::clone(&call.costs), call.at);
+        call.keys.push(key.clone());
+    }
+
+    /// Remembers which bucket the server counts a route in, and counts the calls in it that are under way.
     fn learn_route(
         &mut self,
-        identity: &CallIdentity,
-        keys: &[BucketKey],
+        call: &mut SentCall,
         number: u64,
         signals: &Signals,
         now: Timestamp,
     ) -> Option<BucketKey> {
-        let CallIdentity { origin, route, host, .. } = identity;
-        let name: Option<Arc<str>> = signals.bucket.as_deref().map(Arc::from);
-        let is_unnamed = self.settings.discovers && signals.throttle.is_none();
-        if name.is_none() && !is_unnamed {
-            return keys.iter().find(|key| matches!(key, BucketKey::Named(..))).cloned();
-        }
-        let id = (Arc::clone(origin), Arc::clone(route));
-        if name.is_some() && (self.routes.len() < ROUTES_MAX || self.routes.contains_key(&id)) {
-            self.routes.insert(id, name.clone());
-        } else if self.routes.len() < ROUTES_MAX {
-            self.routes.entry(id).or_insert(None);
-        }
-        // All calls that wait for the route step again, and find its bucket.
-        let unknown = BucketKey::Unknown(Arc::clone(origin), Arc::clone(route));
-        if let Some(queued) = self.buckets.get_mut(&unknown) {
-            queued.queue.values_mut().for_each(Waiter::wake);
-        }
-        let named = match name {
-            Some(name) => identity.named(&name),
-            None => return keys.iter().find(|key| matches!(key, BucketKey::Named(..))).cloned(),
+        let id = (Arc::clone(&call.identity.origin), Arc::clone(&call.identity.route));
+        let known = call.keys.iter().find(|key| matches!(key, BucketKey::Named(..))).cloned();
+        let Some(name) = signals.bucket.as_deref().map(Arc::<str>::from) else {
+            if self.settings.discovers && signals.throttle.is_none() && self.routes.len() < ROUTES_MAX {
+                self.routes.entry(id.clone()).or_insert(None);
+                self.wake_route(&id);
+            }
+            return known;
         };
-        if !keys.contains(&named) {
-            self.queued(&named, host, now).bucket.count_in(number); // `answer` ends it at once.
+        if self.routes.len() < ROUTES_MAX || self.routes.contains_key(&id) {
+            let before = self.routes.insert(id.clone(), Some(Arc::clone(&name)));
+            if before.flatten().is_none() {
+                self.count_route_in(&id, &name, now);
+            }
+        }
+        self.wake_route(&id);
+        let named = call.identity.named(&name);
+        if !call.keys.contains(&named) {
+            self.count_in(&named, number, call, now);
         }
         Some(named)
+    }
+
+    /// All calls that wait for the bucket of a route step again, and find it.
+    fn wake_route(&mut self, (origin, route): &RouteId) {
+        let unknown = BucketKey::Unknown(Arc::clone(origin), Arc::clone(route));
+        if let Some(queued) = self.buckets.get_mut(&unknown) {
+            queued.wake_all();
+        }
+    }
+
+    /// Counts the calls of a route that left before the name of its bucket was known.
+    fn count_route_in(&mut self, (origin, route): &RouteId, name: &str, now: Timestamp) {
+        let is_of_route = |call: &SentCall| call.identity.origin == *origin && call.identity.route == *route;
+        let numbers = self.sent.iter().filter(|(_, call)| is_of_route(call)).map(|(number, _)| *number);
+        for number in numbers.collect::<Vec<u64>>() {
+            let Some(mut call) = self.sent.remove(&number) else { continue };
+            let named = call.identity.named(name);
+            if !call.keys.contains(&named) {
+                self.count_in(&named, number, &mut call, now);
+            }
+            self.sent.insert(number, call);
+        }
     }
 
     /// Another process froze this bucket. Returns the freeze that this process keeps, which may end later.
@@ -538,8 +511,7 @@ impl Queues {
 
     /// The units of the calls that wait for a bucket.
     pub(crate) fn waiting_units(&self, key: &BucketKey) -> u64 {
-        let waiters = self.buckets.get(key).into_iter().flat_map(|queued| queued.queue.values());
-        waiters.map(|waiter| waiter.cost).fold(0, u64::saturating_add)
+        self.buckets.get(key).map_or(0, QueuedBucket::waiting_units)
     }
 
     /// All buckets, by name.
@@ -548,7 +520,7 @@ impl Queues {
             name: queued.name.to_string(),
             owner: queued.owner.to_string(),
             basis: basis_of(key),
-            waiting: queued.queue.len(),
+            waiting: queued.len(),
             in_flight: queued.bucket.in_flight,
             refusals: queued.bucket.refusals,
             frozen: queued.bucket.frozen(now),
@@ -560,10 +532,12 @@ impl Queues {
     }
 }
 
-const fn basis_of(key: &BucketKey) -> Basis {
+pub(crate) const fn basis_of(key: &BucketKey) -> Basis {
     match key {
         BucketKey::Limit(..) => Basis::Policy,
-        BucketKey::Origin(_) | BucketKey::Named(..) | BucketKey::Unknown(..) => Basis::Server,
+        BucketKey::Origin(_) | BucketKey::Named(..) | BucketKey::Unknown(..) | BucketKey::Route(..) => {
+            Basis::Server
+        }
     }
 }
 

@@ -73,12 +73,24 @@ pub struct Forecast {
     pub bucket: Option<(String, Basis)>,
 }
 
+/// The units that a counter admits without a wait.
+pub(crate) fn admits_now(quota: Option<&Quota>, outcome: &Outcome) -> u64 {
+    outcome.remaining.saturating_sub(quota.map_or(0, queue_of))
+}
+
+/// The units that a leaky bucket admits to its queue.
+const fn queue_of(quota: &Quota) -> u64 {
+    match quota {
+        Quota::LeakyBucket(bucket) => bucket.queue(),
+        _ => 0,
+    }
+}
+
 /// How long it takes at least until a counter has admitted this many units, one by one from now on.
 pub(crate) fn wait_for(quota: &Quota, outcome: &Outcome, units: u64) -> Ticks {
     let Some(rate) = quota.rate() else { return Ticks::ZERO };
-    let Some(missing) = units.checked_sub(outcome.remaining).filter(|missing| *missing > 0) else {
-        return Ticks::ZERO;
-    };
+    let missing = units.saturating_add(queue_of(quota)).checked_sub(outcome.remaining);
+    let Some(missing) = missing.filter(|missing| *missing > 0) else { return Ticks::ZERO };
     let (period, per_period) = (u128::from(rate.period().as_micros()), u128::from(rate.units().max(1)));
     let later = u128::from(missing - 1);
     // A counter that is full gains nothing until a unit is spent.

@@ -6,6 +6,7 @@ use tollgate::Timestamp;
 
 use crate::bucket::{Freeze, FreezeCause};
 use crate::queues::BucketKey;
+use crate::random::Random;
 use crate::signal::ThrottleKind;
 
 /// Maximum number of freezes that wait to be sent. The oldest are dropped: they end first.
@@ -14,6 +15,8 @@ const PENDING_MAX: usize = 64;
 /// A freeze of a bucket, as processes send it to each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SharedFreeze {
+    /// The process that the server refused.
+    pub(crate) process: u64,
     pub(crate) key: BucketKey,
     pub(crate) host: String,
     pub(crate) freeze: Freeze,
@@ -26,25 +29,28 @@ impl SharedFreeze {
         match &self.key {
             BucketKey::Origin(origin) => Some(format!("freeze {origin}")),
             BucketKey::Named(origin, name) => Some(format!("freeze {origin} {name}")),
+            BucketKey::Route(origin, route) => Some(format!("freeze route {origin} {route}")),
             BucketKey::Unknown(..) | BucketKey::Limit(..) => None,
         }
     }
 
-    /// One line: the kind, the host, the origin, and the name of the bucket.
+    /// One line: the process, the kind, the host, the origin, and which bucket of it.
     pub(crate) fn text(&self) -> Option<String> {
         let FreezeCause::Throttled(kind) = self.freeze.cause else { return None };
-        let (origin, name) = match &self.key {
-            BucketKey::Origin(origin) => (origin, ""),
-            BucketKey::Named(origin, name) => (origin, &**name),
+        let (origin, class, name) = match &self.key {
+            BucketKey::Origin(origin) => (origin, "origin", ""),
+            BucketKey::Named(origin, name) => (origin, "named", &**name),
+            BucketKey::Route(origin, route) => (origin, "route", &**route),
             BucketKey::Unknown(..) | BucketKey::Limit(..) => return None,
         };
-        let line = format!("outbound\t{}\t{}\t{origin}\t{name}", kind.name(), self.host);
+        let (process, kind, host) = (self.process, kind.name(), &self.host);
+        let line = format!("outbound\t{process}\t{kind}\t{host}\t{origin}\t{class}\t{name}");
         (!line.contains('\n')).then_some(line)
     }
 
     #[cfg(any(test, feature = "redis"))]
     pub(crate) fn read(text: &str, until: Timestamp) -> Option<Self> {
-        let mut parts = text.strip_prefix("outbound\t")?.split('\t');
+        let mut parts = text.strip_prefix("outbound\t")?.splitn(6, '\t');
         let kinds = [
             ThrottleKind::Rate,
             ThrottleKind::Concurrency,
@@ -52,30 +58,40 @@ impl SharedFreeze {
             ThrottleKind::Money,
             ThrottleKind::Overload,
         ];
+        let process = parts.next()?.parse().ok()?;
         let kind = parts.next()?;
         let kind = kinds.into_iter().find(|known| known.name() == kind)?;
-        let (host, origin, name) = (parts.next()?.to_owned(), parts.next()?, parts.next()?);
-        let key = if name.is_empty() {
-            BucketKey::Origin(origin.into())
-        } else {
-            BucketKey::Named(origin.into(), name.into())
+        let (host, origin) = (parts.next()?.to_owned(), Arc::from(parts.next()?));
+        let key = match (parts.next()?, Arc::from(parts.next()?)) {
+            ("origin", _) => BucketKey::Origin(origin),
+            ("named", name) => BucketKey::Named(origin, name),
+            ("route", route) => BucketKey::Route(origin, route),
+            _ => return None,
         };
-        Some(Self { key, host, freeze: Freeze { until, cause: FreezeCause::Throttled(kind) } })
+        Some(Self { process, key, host, freeze: Freeze { until, cause: FreezeCause::Throttled(kind) } })
     }
 }
 
 /// Freezes to be sent to the other processes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct FreezeOutbox {
+    /// Tells this process from the others.
+    pub(crate) process: u64,
     pending: Mutex<Vec<SharedFreeze>>,
     /// Wakes the exchange.
     pub(crate) news: Arc<tokio::sync::Notify>,
 }
 
+impl Default for FreezeOutbox {
+    fn default() -> Self {
+        Self { process: Random::new().next(), pending: Mutex::default(), news: Arc::default() }
+    }
+}
+
 impl FreezeOutbox {
     /// Keeps a freeze for the next exchange. A failing server is each process's own experience, and is not shared.
     pub(crate) fn publish(&self, key: &BucketKey, host: &str, freeze: Freeze) {
-        let shared = SharedFreeze { key: key.clone(), host: host.to_owned(), freeze };
+        let shared = SharedFreeze { process: self.process, key: key.clone(), host: host.to_owned(), freeze };
         if shared.text().is_none() {
             return;
         }
@@ -118,9 +134,10 @@ mod tests {
         for key in [
             BucketKey::Origin("api.example.com abc".into()),
             BucketKey::Named("api.example.com".into(), "core".into()),
+            BucketKey::Route("api.example.com".into(), "GET /a\tb".into()),
         ] {
-            let shared =
-                SharedFreeze { key, host: "api.example.com".to_owned(), freeze: Freeze { until, cause } };
+            let (host, freeze) = ("api.example.com".to_owned(), Freeze { until, cause });
+            let shared = SharedFreeze { process: 7, key, host, freeze };
             assert_eq!(SharedFreeze::read(&shared.text().unwrap(), until), Some(shared));
         }
         assert_eq!(SharedFreeze::read("block 1", until), None);

@@ -70,9 +70,12 @@ pub struct Throttle {
 pub enum ThrottleScope {
     /// All calls that the server counts in the same bucket.
     Bucket,
+    /// All calls of the same route, or of the same bucket if the server names it.
+    Route,
     /// All calls to this server with this credential.
     Everything,
-    /// A limit that other clients share: our own counters are right.
+    /// A limit that other clients share: our own counters are right. It concerns the calls of the same route, or of the
+    /// same bucket if the server names it.
     Shared,
 }
 

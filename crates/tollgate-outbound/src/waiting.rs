@@ -7,20 +7,25 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
+use tollgate::engine::Prepared;
 use tollgate::store::Store;
-use tollgate::{CheckRequest, Decision, Quota, Reservation, Ticks, Timestamp, Verdict};
+use tollgate::{CheckRequest, Decision, LimitStatus, Quota, Reservation, Source, Ticks, Timestamp, Verdict};
 
 use crate::background;
 use crate::call::Call;
+use crate::costs::Costs;
 use crate::guard::{Guard, OwnCounter};
-use crate::learned::Costs;
-use crate::queues::{BucketKey, CallIdentity, LimitShape, Rank, Step};
+use crate::queue::{HeldBack, LimitShape, Rank};
+use crate::queues::{BucketKey, CallIdentity, Step, Wait, basis_of};
 use crate::refusal::{Basis, Refusal};
+use crate::report::admits_now;
 use crate::settings::Settings;
 use crate::state::Shared;
 
 /// How often a call that waits for a permit of a shared store asks again: no other process wakes it.
 const PERMIT_POLL: Ticks = Ticks::from_millis(100);
+/// How long before its slot of a shared leaky bucket a call leaves the queue, so that the next one reserves in time.
+const SLOT_AHEAD: Ticks = Ticks::from_millis(100);
 
 /// The arrival of a call. All its attempts share it, so that an attempt that the server refused goes first.
 #[derive(Clone, Copy, Debug)]
@@ -82,19 +87,18 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
     pub(crate) async fn run(mut self) -> Result<Guard<S>, Refusal> {
         loop {
             let now = self.shared.engine.now();
-            let server = self.shared.queues().server_keys(&self.identity);
-            let mut keys = server.clone();
-            keys.extend(self.counters(now));
-            let costs = Costs { stated: self.call.units(), by_limit: Vec::new() };
-            let host = Arc::clone(&self.identity.host);
-            let step = self.shared.queues().step(&keys, &host, self.arrival.rank, &costs, now);
+            let (counters, costs) = self.counters(now);
+            let step = {
+                let mut queues = self.shared.queues();
+                let mut keys = queues.server_keys(&self.identity);
+                keys.extend(counters);
+                queues.step(&keys, &self.identity.host, self.arrival.rank, &costs, now)
+            };
             match step {
                 Step::Refused(refusal) => return Err(refusal),
-                Step::Wait { key, until, earliest, basis } => {
-                    self.wait(key, until, earliest, basis, now).await?;
-                }
+                Step::Wait(wait) => self.wait(wait, &costs, now).await?,
                 Step::Go => {
-                    if let Some(guard) = self.attempt(server, now).await? {
+                    if let Some(guard) = self.attempt(&costs, now).await? {
                         return Ok(guard);
                     }
                 }
@@ -102,46 +106,87 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
         }
     }
 
-    /// The counters of the policy that the call is about. Nothing is charged.
-    fn counters(&self, now: Timestamp) -> Vec<BucketKey> {
-        match self.shared.engine.try_check(&self.request.clone().looking(), now) {
-            Ok(decision) => limit_keys(&decision),
-            Err(prepared) => {
-                prepared.counters().map(|(name, key)| BucketKey::Limit(name.into(), key)).collect()
-            }
-        }
+    /// The counters of the policy that the call is about, and what it costs there. Nothing is charged.
+    fn counters(&self, now: Timestamp) -> (Vec<BucketKey>, Arc<Costs>) {
+        // A decision that needs no counter comes from `reserve`.
+        let prepared = self.shared.engine.prepare(&self.request, now).ok();
+        let counters = prepared.iter().flat_map(Prepared::counters);
+        let keys = counters.map(|counter| BucketKey::Limit(counter.limit.into(), counter.key_hash));
+        (keys.collect(), Arc::new(costs_of(self.call, prepared.as_ref())))
     }
 
     /// Charges the call, and sends it if the buckets of the server admit it.
-    async fn attempt(&mut self, server: Vec<BucketKey>, now: Timestamp) -> Result<Option<Guard<S>>, Refusal> {
+    async fn attempt(&mut self, costs: &Arc<Costs>, now: Timestamp) -> Result<Option<Guard<S>>, Refusal> {
         let shared = self.shared;
         let lifetime = Ticks::ceil_from(shared.settings.call_max);
         let reservations = shared.engine.reservations();
         let (decision, reservation) = reservations.reserve(&self.request, lifetime, now).await;
         let Some(reservation) = reservation else {
             if decision.is_allowed() {
-                return Ok(self.send(&decision, server, shared.engine.now())); // No limit counts it.
+                return Ok(self.send(&decision, costs, shared.engine.now())); // No limit counts it.
             }
-            self.denied(&decision, now).await?;
+            self.denied(&decision, costs, now).await?;
             return Ok(None);
         };
         let mut reserved = Reserved { shared, reservation: Some(reservation) };
         if let Verdict::Wait(wait) = decision.verdict() {
-            let at = now + wait;
-            if at > self.arrival.leaves_until() {
-                return Err(self.too_late(slowest_of(&decision), Basis::Policy, at, now));
+            let slot = Slot { counter: slowest_of(&decision), at: now + wait };
+            // Neither other processes nor other keys have reserved behind it.
+            let is_exact = slot.counter.as_ref().is_some_and(|status| status.source == Source::Exact);
+            if is_exact && shared.engine.store().never_waits() {
+                reserved.give_back(now).await;
+                self.wait_for_slot(&slot, HeldBack::Unpaid, costs, now).await?;
+                return Ok(None);
             }
-            self.has_waited = true;
-            shared.engine.maintenance().clock().sleep_until(at).await;
+            self.wait_in_slot(&slot).await?;
         }
-        let guard = self.send(&decision, server, shared.engine.now());
+        let guard = self.send(&decision, costs, shared.engine.now());
         Ok(guard.map(|guard| guard.holding(reserved.reservation.take())))
     }
 
+    /// Waits for a slot of a leaky bucket in the queue of this process. Until then another call may take the slot.
+    async fn wait_for_slot(
+        &mut self,
+        slot: &Slot<'_>,
+        how: HeldBack,
+        costs: &Arc<Costs>,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        let (key, quota) = key_of(slot.counter.as_ref());
+        let earliest = self.hold_back(&key, costs, LimitShape::new(how, slot.at, quota), now);
+        let until = match how {
+            HeldBack::Unpaid => slot.at,
+            HeldBack::InSlot => slot.at - SLOT_AHEAD,
+        };
+        self.wait(Wait { latest: key.clone(), key, until: Some(until), earliest }, costs, now).await
+    }
+
+    /// Keeps its slot of a leaky bucket on a shared store, where it could not be given back: other processes have
+    /// reserved the slots behind it. It stays in the queue until its slot is near, so that few calls have slots.
+    async fn wait_in_slot(&mut self, slot: &Slot<'_>) -> Result<(), Refusal> {
+        // The counter has counted it already.
+        let costs = Arc::new(Costs::NONE);
+        self.queued = None;
+        loop {
+            let now = self.shared.engine.now();
+            if now + SLOT_AHEAD >= slot.at {
+                break;
+            }
+            self.wait_for_slot(slot, HeldBack::InSlot, &costs, now).await?;
+        }
+        if slot.at > self.arrival.leaves_until() {
+            let bucket = self.name_of(&key_of(slot.counter.as_ref()).0);
+            return Err(self.too_late(bucket, Basis::Policy, slot.at, self.shared.engine.now()));
+        }
+        self.queued = None;
+        self.has_waited = true;
+        self.shared.engine.maintenance().clock().sleep_until(slot.at).await;
+        Ok(())
+    }
+
     /// Sends the call, unless the server's buckets have filled up meanwhile.
-    fn send(&mut self, decision: &Decision, server: Vec<BucketKey>, now: Timestamp) -> Option<Guard<S>> {
-        let costs = Arc::new(costs_of(self.call, decision));
-        let number = self.shared.queues().send(&server, &costs, now)?;
+    fn send(&mut self, decision: &Decision, costs: &Arc<Costs>, now: Timestamp) -> Option<Guard<S>> {
+        let (number, server) = self.shared.queues().send(&self.identity, costs, now)?;
         self.queued = None;
         let waited = now.since(self.arrival.at);
         if self.has_waited {
@@ -153,7 +198,7 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
         let own = own.map(|status| OwnCounter {
             key: BucketKey::Limit(status.limit.name().into(), status.key_hash),
             limit: status.limit.name().to_owned(),
-            remaining: status.outcome.remaining,
+            remaining: admits_now(status.quota, &status.outcome),
             is_concurrency: matches!(status.quota, Some(Quota::Concurrency(_))),
         });
         let own = own.collect();
@@ -161,16 +206,17 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
     }
 
     /// A limit of the policy denied the call: waits until it may admit it.
-    async fn denied(&mut self, decision: &Decision, now: Timestamp) -> Result<(), Refusal> {
+    async fn denied(
+        &mut self,
+        decision: &Decision,
+        costs: &Arc<Costs>,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
         if let Some(refusal) = refusal_for_ever(decision) {
             return Err(refusal);
         }
-        let retry_after = decision.retry_after().unwrap_or(Ticks::ONE);
-        let (key, quota) = match decision.cause() {
-            Some(cause) => (BucketKey::Limit(cause.limit.name().into(), cause.key_hash), cause.quota),
-            None => (BucketKey::Limit("operator".into(), 0), None),
-        };
-        let due = now + retry_after;
+        let due = now + decision.retry_after().unwrap_or(Ticks::ONE);
+        let (key, quota) = key_of(decision.cause().as_ref());
         let is_permit = matches!(quota, Some(Quota::Concurrency(_)));
         let until = if is_permit && !self.shared.engine.store().never_waits() {
             due.min(now + PERMIT_POLL)
@@ -179,33 +225,27 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
         };
         // A permit may return at any moment.
         let due = if is_permit { now } else { due };
-        let host = Arc::clone(&self.identity.host);
-        let earliest = {
-            let mut queues = self.shared.queues();
-            queues.note_denial(&key, &host, LimitShape::new(due, quota), now);
-            queues.behind(&key, self.arrival.rank).unwrap_or(due)
-        };
-        self.wait(key, Some(until), earliest, Basis::Policy, now).await
+        let earliest = self.hold_back(&key, costs, LimitShape::new(HeldBack::Unpaid, due, quota), now);
+        self.wait(Wait { latest: key.clone(), key, until: Some(until), earliest }, costs, now).await
+    }
+
+    fn hold_back(&self, key: &BucketKey, costs: &Costs, shape: LimitShape, now: Timestamp) -> Timestamp {
+        let call = (self.arrival.rank, costs);
+        self.shared.queues().hold_back(key, &self.identity.host, call, shape, now)
     }
 
     /// Waits in the queue of a bucket until an instant, or until it is woken.
-    async fn wait(
-        &mut self,
-        key: BucketKey,
-        until: Option<Timestamp>,
-        earliest: Timestamp,
-        basis: Basis,
-        now: Timestamp,
-    ) -> Result<(), Refusal> {
+    async fn wait(&mut self, wait: Wait, costs: &Arc<Costs>, now: Timestamp) -> Result<(), Refusal> {
+        let Wait { key, until, earliest, latest } = wait;
         let deadline = self.arrival.leaves_until();
         if earliest > deadline || now >= deadline {
-            let name = self.name_of(&key);
-            return Err(self.too_late(name, basis, earliest, now));
+            let name = self.name_of(&latest);
+            return Err(self.too_late(name, basis_of(&latest), earliest, now));
         }
         if self.queued.as_ref().is_none_or(|queued| queued.key != key) {
             self.queued = None;
             let shared = &**self.shared;
-            shared.queues().enter(&key, &self.identity.host, self.arrival.rank, self.call.units(), now)?;
+            shared.queues().enter(&key, &self.identity.host, self.arrival.rank, Arc::clone(costs), now)?;
             self.queued = Some(Queued { shared, key: key.clone(), rank: self.arrival.rank });
         }
         self.has_waited = true;
@@ -225,7 +265,7 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
     fn name_of(&self, key: &BucketKey) -> String {
         match key {
             BucketKey::Origin(_) => self.identity.host.to_string(),
-            BucketKey::Named(_, name) | BucketKey::Unknown(_, name) => {
+            BucketKey::Named(_, name) | BucketKey::Unknown(_, name) | BucketKey::Route(_, name) => {
                 format!("{} ({name})", self.identity.host)
             }
             BucketKey::Limit(name, _) => name.to_string(),
@@ -251,6 +291,18 @@ struct Reserved<'o, S: Store + Send + Sync + 'static> {
     reservation: Option<Reservation>,
 }
 
+impl<S: Store + Send + Sync + 'static> Reserved<'_, S> {
+    /// Gives it back at once, on a store of this process.
+    async fn give_back(&mut self, now: Timestamp) {
+        let Some(mut reservation) = self.reservation.take() else { return };
+        let engine = &self.shared.engine;
+        // From its queue a slot can be given back although other calls have reserved the slots behind it.
+        let queued = engine.reservations().enqueue(&mut reservation, engine.maintenance().clock());
+        let _ = engine.reservations().cancel(&mut reservation, now).await;
+        drop(queued);
+    }
+}
+
 impl<S: Store + Send + Sync + 'static> Drop for Reserved<'_, S> {
     fn drop(&mut self) {
         if let Some(mut reservation) = self.reservation.take() {
@@ -263,22 +315,34 @@ impl<S: Store + Send + Sync + 'static> Drop for Reserved<'_, S> {
     }
 }
 
+/// A slot of a leaky bucket.
+struct Slot<'d> {
+    /// The counter that makes the call wait longest.
+    counter: Option<LimitStatus<'d>>,
+    at: Timestamp,
+}
+
 /// The limit that makes a call wait longest.
-fn slowest_of(decision: &Decision) -> String {
-    let slowest = decision.limits().max_by_key(|status| match status.outcome.verdict {
+fn slowest_of(decision: &Decision) -> Option<LimitStatus<'_>> {
+    decision.limits().max_by_key(|status| match status.outcome.verdict {
         Verdict::Wait(wait) => wait,
         _ => Ticks::ZERO,
-    });
-    slowest.map_or_else(String::new, |status| status.limit.name().to_owned())
+    })
 }
 
-fn limit_keys(decision: &Decision) -> Vec<BucketKey> {
-    decision.limits().map(|status| BucketKey::Limit(status.limit.name().into(), status.key_hash)).collect()
+/// The bucket of a counter, and its quota. Without a counter an operator has denied the call.
+fn key_of<'d>(counter: Option<&LimitStatus<'d>>) -> (BucketKey, Option<&'d Quota>) {
+    match counter {
+        Some(status) => (BucketKey::Limit(status.limit.name().into(), status.key_hash), status.quota),
+        None => (BucketKey::Limit("operator".into(), 0), None),
+    }
 }
 
-pub(crate) fn costs_of(call: &Call, decision: &Decision) -> Costs {
-    let by_limit = decision.limits().map(|status| (status.limit.name().to_owned(), status.cost));
-    Costs { stated: call.units(), by_limit: by_limit.collect() }
+/// What a call costs in the limits that count it.
+pub(crate) fn costs_of(call: &Call, prepared: Option<&Prepared>) -> Costs {
+    let counters = prepared.into_iter().flat_map(Prepared::counters);
+    let by_limit = counters.map(|counter| (counter.limit.into(), counter.cost));
+    Costs::of_call(call.units(), by_limit.collect())
 }
 
 /// The refusal of a call that no wait lets pass.

@@ -39,7 +39,7 @@ pub use crate::overrides::{
 };
 pub use block::{BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, BlockError};
 pub use builder::{EngineBuilder, WithoutPolicy};
-pub use check::Prepared;
+pub use check::{Prepared, PreparedCounter};
 pub use ledger::{Counted, Ledger, Tally};
 pub use maintenance::Maintenance;
 pub use operator::{Explained, Explanation, Forgotten, LIMITS_EXPLAINED_MAX, Operator, State};

@@ -94,8 +94,11 @@ impl Body {
         if is_secondary(message) || self.list("/errors").any(in_graphql) {
             return Some(Cause::Limit(ThrottleKind::Rate, ThrottleScope::Everything)); // GitHub
         }
+        if self.codes().any(|code| code == "ratelimited") {
+            return Some(Cause::Limit(ThrottleKind::Rate, ThrottleScope::Route)); // Slack
+        }
         let is_rate = |code: &str| {
-            let known = ["THROTTLED", "RATE_LIMITED", "RATE_LIMIT", "RESOURCE_EXHAUSTED", "ratelimited"];
+            let known = ["THROTTLED", "RATE_LIMITED", "RATE_LIMIT", "RESOURCE_EXHAUSTED"];
             let known =
                 known.contains(&code) || ["rateLimitExceeded", "userRateLimitExceeded"].contains(&code);
             known || is_aws_throttling(code)

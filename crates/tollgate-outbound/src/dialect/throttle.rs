@@ -107,8 +107,8 @@ fn of_code(fields: &Fields<'_>, body: Option<&Body>) -> Option<(ThrottleKind, Th
     if let Some(reason) = fields.text("stripe-rate-limited-reason") {
         return Some(match reason {
             "global-concurrency" => (ThrottleKind::Concurrency, ThrottleScope::Everything),
-            "endpoint-concurrency" => (ThrottleKind::Concurrency, ThrottleScope::Bucket),
-            "endpoint-rate" => (ThrottleKind::Rate, ThrottleScope::Bucket),
+            "endpoint-concurrency" => (ThrottleKind::Concurrency, ThrottleScope::Route),
+            "endpoint-rate" => (ThrottleKind::Rate, ThrottleScope::Route),
             // The limit of one object, which says nothing about the others.
             "resource-specific" => (ThrottleKind::Rate, ThrottleScope::Shared),
             _ => (ThrottleKind::Rate, ThrottleScope::Everything),
@@ -122,7 +122,7 @@ fn of_code(fields: &Fields<'_>, body: Option<&Body>) -> Option<(ThrottleKind, Th
         (Some("global"), _) | (_, Some("application")) => {
             Some((ThrottleKind::Rate, ThrottleScope::Everything))
         }
-        (Some("user"), _) | (_, Some("method")) => Some((ThrottleKind::Rate, ThrottleScope::Bucket)),
+        (Some("user"), _) | (_, Some("method")) => Some((ThrottleKind::Rate, ThrottleScope::Route)),
         (Some("shared"), _) | (_, Some("service")) => Some((ThrottleKind::Rate, ThrottleScope::Shared)),
         _ => None,
     }

@@ -57,6 +57,7 @@ fn describe(signals: &Signals) -> String {
     if let Some(throttle) = signals.throttle {
         let scope = match throttle.scope {
             ThrottleScope::Bucket => "the bucket",
+            ThrottleScope::Route => "the route",
             ThrottleScope::Everything => "everything",
             ThrottleScope::Shared => "a shared limit",
         };

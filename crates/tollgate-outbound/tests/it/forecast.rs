@@ -38,3 +38,23 @@ async fn the_servers_numbers_are_in_the_forecast() {
     let never = client.outbound.forecast(&call().cost(1_001).unwrap(), 1).await;
     assert!(matches!(never, Err(Refusal::Never { capacity: 1000, .. })), "{never:?}");
 }
+
+/// A call is forecast at what it costs in each limit: a limit that counts requests does not count its units.
+#[tokio::test]
+async fn a_forecast_counts_a_call_as_the_limit_does() {
+    let client =
+        Client::new("limits: [{name: requests, by: [host], rate: 1/s, burst: 60, cost: 1}]", settings());
+    let large = call().cost(1_000).unwrap();
+    assert_eq!(client.outbound.forecast(&large, 60).await.unwrap().wait, Ticks::ZERO);
+    assert_eq!(client.outbound.forecast(&large, 62).await.unwrap().wait, Ticks::from_secs(2));
+}
+
+/// Calls that a leaky bucket admits to its queue leave one by one.
+#[tokio::test]
+async fn a_forecast_counts_the_wait_in_a_leaky_bucket() {
+    let policy = "limits: [{name: shape, by: [host], algorithm: leaky-bucket, rate: 1/s, queue: 10}]";
+    let client = Client::new(policy, settings());
+    assert_eq!(client.outbound.forecast(&call(), 5).await.unwrap().wait, Ticks::from_secs(4));
+    client.outbound.acquire(&call()).await.unwrap().finish(None).await;
+    assert_eq!(client.outbound.forecast(&call(), 5).await.unwrap().wait, Ticks::from_secs(5));
+}

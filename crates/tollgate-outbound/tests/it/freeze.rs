@@ -243,3 +243,29 @@ async fn a_thousand_waiters_return_step_by_step() {
     assert!(at_once.windows(2).all(|pair| pair[1] <= 2 * pair[0]), "{at_once:?}");
     assert!(at_once.iter().all(|calls| *calls <= 100), "{at_once:?}");
 }
+
+/// A refusal that concerns one resource or one endpoint stops the calls of its route, and no others.
+#[tokio::test]
+async fn a_refusal_of_one_route_does_not_stop_the_others() {
+    for reason in ["resource-specific", "endpoint-rate"] {
+        let client = Client::new(OPEN, settings());
+        let to = |route: &str| call().with("route", route).unwrap();
+        let refused = client.outbound.acquire(&to("POST /v1/charges/{id}")).await.unwrap();
+        let headers = [("stripe-rate-limited-reason", reason), ("retry-after", "5")];
+        client.answer(refused, 429, &headers).await;
+        let waits = client.start(to("POST /v1/charges/{id}"));
+        run_tasks().await;
+        assert!(!waits.is_finished(), "{reason}");
+        client.outbound.acquire(&to("GET /v1/balance")).await.unwrap().finish(None).await;
+        client.advance(Duration::from_secs(6)).await;
+        client.answer(left(waits).await, 200, &[]).await;
+    }
+    // Without a route the refusal concerns all that is known of the call: its server.
+    let client = Client::new(OPEN, settings());
+    let refused = client.outbound.acquire(&call()).await.unwrap();
+    let headers = [("stripe-rate-limited-reason", "resource-specific"), ("retry-after", "5")];
+    client.answer(refused, 429, &headers).await;
+    let waits = client.start(call());
+    run_tasks().await;
+    assert!(!waits.is_finished());
+}

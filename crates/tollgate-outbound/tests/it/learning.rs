@@ -225,3 +225,83 @@ async fn a_window_that_is_over_and_gone_is_forgotten() {
     run_tasks().await;
     assert!(waiting.iter().all(|call| call.is_finished()));
 }
+
+/// When a response names the bucket of a route for the first time, calls of the route that are under way count there, and
+/// their responses are no newer than it.
+#[tokio::test]
+async fn calls_that_left_before_their_bucket_had_a_name_count_in_it() {
+    let client = Client::new(OPEN, settings());
+    let to = || call().with("route", "GET /a").unwrap();
+    let mut under_way = Vec::new();
+    for _ in 0..3 {
+        under_way.push(client.outbound.acquire(&to()).await.unwrap());
+    }
+    let (third, second, first) =
+        (under_way.pop().unwrap(), under_way.pop().unwrap(), under_way.pop().unwrap());
+    let left_of = |remaining| {
+        [
+            ("x-ratelimit-resource", "core"),
+            ("x-ratelimit-limit", "60"),
+            ("x-ratelimit-remaining", remaining),
+            ("x-ratelimit-reset-after", "60"),
+        ]
+    };
+    client.answer(first, 200, &left_of("2")).await;
+    let fourth = client.start(to());
+    run_tasks().await;
+    assert!(!fourth.is_finished(), "two are left, and two calls are under way");
+    // The server counted the second call before the first.
+    client.answer(second, 200, &left_of("4")).await;
+    let fourth = left(fourth).await;
+    let fifth = client.start(to());
+    run_tasks().await;
+    assert!(!fifth.is_finished(), "two are left, and two calls are under way");
+    // The end of a call is the end of it in its new bucket.
+    drop((third, fourth));
+    let core =
+        client.outbound.report().buckets.into_iter().find(|bucket| bucket.name.contains("core")).unwrap();
+    assert_eq!(core.in_flight, 0);
+}
+
+/// Growth takes new evidence each time, and no more than the server leaves beyond what the counter has by then.
+#[tokio::test]
+async fn growth_is_not_repeated_without_new_evidence() {
+    let mut settings = settings();
+    settings.max_wait = Duration::from_secs(7_200);
+    let policy = "limits: [{name: my-default, by: [host], rate: 1000/h, algorithm: fixed-window}]";
+    let client = Client::new(policy, settings);
+    client.outbound.acquire(&call().cost(990).unwrap()).await.unwrap().finish(None).await;
+    let mut under_way = Vec::new();
+    for _ in 0..10 {
+        under_way.push(client.outbound.acquire(&call()).await.unwrap());
+    }
+    let small = client.start(call());
+    run_tasks().await;
+    let large = client.start(call().cost(60).unwrap());
+    run_tasks().await;
+    let mut own = Vec::new();
+    for (number, guard) in under_way.into_iter().enumerate().take(6) {
+        // Each response leaves 20 for calls that have not left. After three responses the small call has left.
+        let in_flight = 9 - number + usize::from(number > 2);
+        let state = format!("\"default\";r={};t=60", in_flight + 20);
+        client.answer(guard, 200, &[("ratelimit", state.as_str())]).await;
+        let engine = client.outbound.engine();
+        let request = tollgate::CheckRequest::new().with("host", HOST).unwrap();
+        let decision = engine.operator().peek(&request, engine.now()).await;
+        own.push(decision.limits().next().unwrap().outcome.remaining);
+    }
+    assert_eq!(own, [0, 0, 19, 19, 19, 20]);
+    assert!(small.is_finished() && !large.is_finished());
+}
+
+/// A leaky bucket admits calls to its queue that may not leave yet: they are no units that the server has not.
+#[tokio::test]
+async fn the_queue_of_a_leaky_bucket_is_not_taken_for_units() {
+    let policy = "limits: [{name: my-default, by: [host], algorithm: leaky-bucket, rate: 10/s, queue: 100}]";
+    let client = Client::new(policy, settings());
+    let first = client.outbound.acquire(&call()).await.unwrap();
+    client.answer(first, 200, &[("ratelimit", r#""default";r=50;t=60"#)]).await;
+    let next = client.start(call());
+    client.advance(Duration::from_millis(100)).await;
+    left(next).await.finish(None).await;
+}

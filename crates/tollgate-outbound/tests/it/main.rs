@@ -12,6 +12,7 @@ mod learning;
 mod presets;
 mod providers;
 mod report;
+mod shared_store;
 mod spread;
 mod strict_server;
 mod waiting;

@@ -164,6 +164,116 @@ async fn a_cost_above_the_capacity_can_never_leave() {
     client.outbound.acquire(&call().cost(60).unwrap()).await.unwrap().finish(None).await;
 }
 
+/// A limit may count calls at a cost of its own. Where the server's window says so, a call of this cost waits for the
+/// server.
+#[tokio::test]
+async fn the_cost_of_the_limit_counts_in_the_servers_window() {
+    let mut settings = settings();
+    settings.learning = tollgate_outbound::Learning::Off;
+    let client =
+        Client::new("limits: [{name: my-tokens, by: [host], rate: 100_000/min, cost: 500}]", settings);
+    let first = client.outbound.acquire(&call()).await.unwrap();
+    let headers = [
+        ("x-ratelimit-limit-tokens", "1000"),
+        ("x-ratelimit-remaining-tokens", "100"),
+        ("x-ratelimit-reset-tokens", "30s"),
+    ];
+    client.answer(first, 200, &headers).await;
+    let waits = client.start(call());
+    run_tasks().await;
+    assert!(!waits.is_finished());
+    client.advance(Duration::from_secs(30)).await;
+    left(waits).await.finish(None).await;
+}
+
+/// The units before a waiter are those of the limit for which it waits, whatever other limits count the calls at.
+#[tokio::test]
+async fn a_call_behind_large_calls_of_another_limit_is_not_refused() {
+    let client = Client::new(
+        "limits: [{name: requests, by: [host], rate: 1/s, burst: 1, cost: 1}, {name: tokens, rate: 1_000_000/s}]",
+        settings(),
+    );
+    let large = || call().cost(1_000).unwrap();
+    client.outbound.acquire(&large()).await.unwrap().finish(None).await;
+    let waiting: Vec<_> = (0..3).map(|_| client.start(large())).collect();
+    run_tasks().await;
+    let met = client.start(large().max_wait(Duration::from_secs(4)));
+    run_tasks().await;
+    for _ in 0..4 {
+        client.advance(SECOND).await;
+    }
+    for call in waiting {
+        left(call).await.finish(None).await;
+    }
+    left(met).await.finish(None).await;
+}
+
+/// The first waiter's units are there when it leaves: the next waits for its own units only.
+#[tokio::test]
+async fn a_small_call_behind_a_large_one_is_not_refused() {
+    let client = Client::new("limits: [{name: tokens, by: [host], rate: 10/s, burst: 100}]", settings());
+    let large = || call().cost(100).unwrap();
+    client.outbound.acquire(&large()).await.unwrap().finish(None).await;
+    let waits = client.start(large());
+    run_tasks().await;
+    let met = client.start(call().max_wait(Duration::from_millis(10_100)));
+    run_tasks().await;
+    client.advance(10 * SECOND).await;
+    left(waits).await.finish(None).await;
+    client.advance(Duration::from_millis(100)).await;
+    left(met).await.finish(None).await;
+}
+
+/// In the queue of a server, calls leave by priority, too. A deadline behind calls that use up the next window is
+/// refused at once.
+#[tokio::test]
+async fn the_queue_of_a_server_has_priorities_and_deadlines() {
+    let mut settings = settings();
+    settings.max_wait = Duration::from_secs(600);
+    let client = Client::new("limits: [{name: open, by: [host], rate: 10_000/s}]", settings);
+    let first = client.outbound.acquire(&call()).await.unwrap();
+    let none_left = [("ratelimit-policy", r#""default";q=2;w=60"#), ("ratelimit", r#""default";r=0;t=30"#)];
+    client.answer(first, 200, &none_left).await;
+    let batch: Vec<_> = (0..3).map(|_| client.start(call().priority(Priority::Batch))).collect();
+    run_tasks().await;
+    client.advance(SECOND).await;
+    // Two of the three leave in 29 s, and the next window begins in 89 s.
+    let late = || call().priority(Priority::Batch);
+    let refused = client.outbound.acquire(&late().max_wait(Duration::from_secs(88))).await.err().unwrap();
+    let Refusal::TooLate { bucket, basis, wait, .. } = &refused else { panic!("{refused}") };
+    assert_eq!((bucket.as_str(), *basis, *wait), (HOST, Basis::Server, Ticks::from_secs(89)));
+    let met = client.start(late().max_wait(Duration::from_secs(89)));
+    let urgent = client.start(call().priority(Priority::Interactive));
+    run_tasks().await;
+    client.advance(Duration::from_secs(29)).await;
+    let urgent = left(urgent).await;
+    assert!(batch.iter().all(|call| !call.is_finished()), "the interactive call goes first");
+    let one_left = [("ratelimit-policy", r#""default";q=2;w=60"#), ("ratelimit", r#""default";r=1;t=60"#)];
+    client.answer(urgent, 200, &one_left).await;
+    assert_eq!(batch.iter().map(|call| call.is_finished()).collect::<Vec<_>>(), [true, false, false]);
+    drop((batch, met));
+}
+
+/// A call that waits for one bucket is refused at once if another makes it wait longer than it may.
+#[tokio::test]
+async fn the_bucket_that_holds_a_call_back_longest_decides_about_its_deadline() {
+    let client = Client::new("limits: [{name: open, by: [host], rate: 10_000/s}]", settings());
+    let to = || call().with("route", "GET /a").unwrap();
+    let first = client.outbound.acquire(&to()).await.unwrap();
+    let second = client.outbound.acquire(&to()).await.unwrap();
+    let used_up = [
+        ("x-ratelimit-resource", "core"),
+        ("x-ratelimit-limit", "5000"),
+        ("x-ratelimit-remaining", "0"),
+        ("x-ratelimit-reset-after", "3600"),
+    ];
+    client.answer(first, 200, &used_up).await;
+    client.answer(second, 503, &[("retry-after", "1")]).await;
+    let refused = client.outbound.acquire(&to()).await.err().unwrap();
+    let Refusal::TooLate { bucket, wait, .. } = &refused else { panic!("{refused}") };
+    assert_eq!((bucket.as_str(), *wait), ("api.example.com (core)", Ticks::from_secs(3_600)));
+}
+
 /// A leaky bucket spaces calls, and a call that goes away while it waits gives its slot back.
 #[tokio::test]
 async fn a_leaky_bucket_spaces_calls() {
@@ -182,4 +292,102 @@ async fn a_leaky_bucket_spaces_calls() {
     run_tasks().await;
     client.advance(SECOND).await;
     left(third).await.finish(None).await;
+}
+
+const LEAKY: &str = "limits: [{name: shape, by: [host], algorithm: leaky-bucket, rate: 1/s, queue: 10}]";
+
+/// Calls that wait for a leaky bucket leave by priority.
+#[tokio::test]
+async fn an_urgent_call_passes_others_that_wait_for_a_leaky_bucket() {
+    let client = Client::new(LEAKY, settings());
+    client.outbound.acquire(&call()).await.unwrap().finish(None).await;
+    let batch: Vec<_> = (0..2).map(|_| client.start(call().priority(Priority::Batch))).collect();
+    run_tasks().await;
+    let urgent = client.start(call().priority(Priority::Interactive));
+    run_tasks().await;
+    client.advance(SECOND).await;
+    left(urgent).await.finish(None).await;
+    for call in batch {
+        assert!(!call.is_finished());
+        client.advance(SECOND).await;
+        left(call).await.finish(None).await;
+    }
+}
+
+/// A call that goes away in the middle of the queue leaves its slot to the calls behind it.
+#[tokio::test]
+async fn a_slot_of_a_leaky_bucket_is_freed_in_the_middle_of_the_queue() {
+    let client = Client::new(LEAKY, settings());
+    client.outbound.acquire(&call()).await.unwrap().finish(None).await;
+    let mut waiting = Vec::new();
+    for _ in 0..3 {
+        waiting.push(client.start(call()));
+        run_tasks().await;
+    }
+    waiting.remove(1).abort();
+    run_tasks().await;
+    for call in waiting {
+        assert!(!call.is_finished());
+        client.advance(SECOND).await;
+        left(call).await.finish(None).await;
+    }
+}
+
+/// The queue of a leaky bucket is bounded, shows how many calls wait, and refuses deadlines that it cannot meet.
+#[tokio::test]
+async fn the_queue_of_a_leaky_bucket_is_a_queue_like_others() {
+    let mut settings = settings();
+    settings.queue_max = 3;
+    let client = Client::new(LEAKY, settings);
+    client.outbound.acquire(&call()).await.unwrap().finish(None).await;
+    let waiting: Vec<_> = (0..2).map(|_| client.start(call())).collect();
+    run_tasks().await;
+    let refused =
+        client.outbound.acquire(&call().max_wait(Duration::from_millis(2_900))).await.err().unwrap();
+    let Refusal::TooLate { bucket, basis, wait, .. } = &refused else { panic!("{refused}") };
+    assert_eq!((bucket.as_str(), *basis, *wait), ("shape", Basis::Policy, Ticks::from_secs(3)));
+    let third = client.start(call().max_wait(Duration::from_secs(3)));
+    run_tasks().await;
+    let refused = client.outbound.acquire(&call()).await.err().unwrap();
+    assert_eq!(refused, Refusal::QueueFull { bucket: "shape".to_owned(), waiting: 3 });
+    let waits = client.outbound.report().buckets.into_iter().find(|bucket| bucket.name == "shape").unwrap();
+    assert_eq!(waits.waiting, 3);
+    drop((waiting, third));
+}
+
+/// Calls that arrive at the same instant on several threads take one slot each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn simultaneous_calls_waste_no_slot_of_a_leaky_bucket() {
+    let client = Client::new(LEAKY, settings());
+    let calls: Vec<_> = (0..8).map(|_| client.start(call())).collect();
+    let waiting = || client.outbound.report().buckets.iter().map(|bucket| bucket.waiting).sum::<usize>();
+    while waiting() < 7 {
+        tokio::task::yield_now().await;
+    }
+    let forecast = client.outbound.forecast(&call(), 1).await.unwrap();
+    assert_eq!(forecast.wait, Ticks::from_secs(8), "seven wait before it");
+    drop(calls);
+}
+
+/// A call that waits for a slot of a leaky bucket does not hold up calls behind the same freeze that need no slot.
+#[tokio::test]
+async fn a_call_that_waits_for_a_slot_leaves_the_queue_of_the_server() {
+    let policy = "limits: [{name: shape, by: [route], algorithm: leaky-bucket, rate: 1/h, queue: 10}]";
+    let mut settings = settings();
+    settings.max_wait = Duration::from_secs(7_200);
+    let client = Client::new(policy, settings);
+    let to = |route: &str| call().with("route", route).unwrap();
+    let refused = client.outbound.acquire(&to("a")).await.unwrap();
+    client.answer(refused, 503, &[("retry-after", "1")]).await;
+    let mut waiting = Vec::new();
+    for route in ["b", "a", "c"] {
+        waiting.push(client.start(to(route)));
+        run_tasks().await;
+    }
+    client.advance(2 * SECOND).await;
+    let (probe, slow, other) = (waiting.remove(0), waiting.remove(0), waiting.remove(0));
+    client.answer(left(probe).await, 200, &[]).await;
+    run_tasks().await;
+    assert!(!slow.is_finished());
+    left(other).await.finish(None).await;
 }

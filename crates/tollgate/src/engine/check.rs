@@ -65,6 +65,17 @@ impl<'l> ChargeSet<'l> {
 /// A request whose decision must await the store. It is matched and its keys are hashed, and nothing is charged yet.
 pub struct Prepared(Box<PreparedParts>);
 
+/// A counter that a prepared request would be charged to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PreparedCounter<'p> {
+    /// The name of its limit.
+    pub limit: &'p str,
+    /// A hash of its key: that of [`LimitStatus::key_hash`](crate::LimitStatus::key_hash).
+    pub key_hash: u64,
+    /// The units that the request costs there.
+    pub cost: u64,
+}
+
 struct PreparedParts {
     active: Arc<ActivePolicy>,
     matched: MatchedRequest,
@@ -87,12 +98,15 @@ impl Prepared {
         Box::pin(async move { engine.decide(&mut self, request, now).await })
     }
 
-    /// The counters that the request is about: for each the name of its limit, and a hash of its key, which is that of
-    /// [`LimitStatus::key_hash`](crate::LimitStatus::key_hash).
-    pub fn counters(&self) -> impl Iterator<Item = (&str, u64)> {
+    /// The counters that the request would be charged to.
+    pub fn counters(&self) -> impl Iterator<Item = PreparedCounter<'_>> {
         let PreparedParts { active, matched, keys } = &*self.0;
         let each = matched.matches.iter().zip(keys);
-        each.map(|(matched, key)| (active.policy.limits()[matched.limit as usize].name(), key.key.digest()))
+        each.map(|(matched, key)| PreparedCounter {
+            limit: active.policy.limits()[matched.limit as usize].name(),
+            key_hash: key.key.digest(),
+            cost: matched.cost,
+        })
     }
 
     fn new(active: Arc<ActivePolicy>, matched: MatchedRequest, charges: &[Charge<'_>]) -> Self {
@@ -215,13 +229,11 @@ impl<S: Store> Engine<S> {
         Err(prepared)
     }
 
-    /// Matches a request with the active policy and hashes its keys. The error is a decision that no counter is needed
-    /// for.
-    pub(super) fn prepare(
-        &self,
-        request: &CheckRequest<'_>,
-        now: Timestamp,
-    ) -> Result<Prepared, Box<Decision>> {
+    /// Matches a request with the active policy and hashes its keys. Nothing is charged, and the store is not asked.
+    ///
+    /// # Errors
+    /// A decision that no counter is needed for.
+    pub fn prepare(&self, request: &CheckRequest<'_>, now: Timestamp) -> Result<Prepared, Box<Decision>> {
         let active = self.active.load_full();
         let (mut matched, mut charges) = (MatchedRequest::default(), Charges::new());
         match self.match_request(&active, request, &mut matched, &mut charges, now) {

@@ -1,0 +1,225 @@
+//! The queue of calls before one bucket, in the order of rank.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::Waker;
+
+use tollgate::{Quota, Ticks, Timestamp};
+
+use crate::bucket::Bucket;
+use crate::costs::Costs;
+
+/// A counter of the policy grows only after this many responses in a row that leave more.
+const EVIDENCE_MIN: u32 = 3;
+
+/// The rank of a call in every queue: an earlier instant goes first, and then the earlier arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    pub(crate) at: Timestamp,
+    pub(crate) ticket: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    waker: Option<Waker>,
+    is_woken: bool,
+    costs: Arc<Costs>,
+}
+
+impl Waiter {
+    /// Wakes it. If it is not polled now, its next poll sees the flag, so no wake-up is lost.
+    pub(crate) fn wake(&mut self) {
+        self.is_woken = true;
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// What a limit did with the call that it held back last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeldBack {
+    /// Denied, or given back what it took: the first waiter asks again.
+    Unpaid,
+    /// It keeps the slot that it has paid for.
+    InSlot,
+}
+
+/// How fast a limit lets calls pass, from its last answer to a call that has to wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LimitShape {
+    how: HeldBack,
+    /// When the first waiter may pass, or the last that has a slot.
+    due: Timestamp,
+    units: u64,
+    period: Ticks,
+    is_steady: bool,
+}
+
+impl LimitShape {
+    pub(crate) fn new(how: HeldBack, due: Timestamp, quota: Option<&Quota>) -> Self {
+        let rate = quota.and_then(Quota::rate);
+        let (units, period) = rate.map_or((0, Ticks::ZERO), |rate| (rate.units(), rate.period()));
+        Self { how, due, units, period, is_steady: quota.is_some_and(Quota::is_reservoir) }
+    }
+
+    /// The earliest instant at which a call passes, if the first waiter costs `first` and the calls behind it, up to and
+    /// with this one, cost `rest`.
+    fn earliest(&self, first: u64, rest: u64) -> Timestamp {
+        if self.units == 0 {
+            return self.due;
+        }
+        let (units, period) = (u128::from(self.units), u128::from(self.period.as_micros()));
+        let wait = if self.is_steady {
+            u128::from(rest) * period / units
+        } else {
+            u128::from(first.saturating_add(rest).saturating_sub(1)) / units * period
+        };
+        self.due + Ticks::from_micros(u64::try_from(wait).unwrap_or(u64::MAX))
+    }
+}
+
+/// A bucket with its queue.
+pub(crate) struct QueuedBucket {
+    pub(crate) name: Arc<str>,
+    /// A server, or a limit of the policy.
+    pub(crate) owner: Arc<str>,
+    pub(crate) bucket: Bucket,
+    queue: BTreeMap<Rank, Waiter>,
+    /// What all waiters cost together.
+    waiting: Costs,
+    shape: Option<LimitShape>,
+    /// How many responses in a row said that the server leaves more than this counter of the policy.
+    evidence: u32,
+}
+
+impl QueuedBucket {
+    pub(crate) fn new(name: Arc<str>, owner: Arc<str>, bucket: Bucket) -> Self {
+        let (queue, waiting) = (BTreeMap::new(), Costs::NONE);
+        Self { name, owner, bucket, queue, waiting, shape: None, evidence: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(crate) fn enter(&mut self, rank: Rank, costs: Arc<Costs>) {
+        self.waiting.add(&costs);
+        self.queue.insert(rank, Waiter { waker: None, is_woken: false, costs });
+    }
+
+    /// Removes a waiter, and wakes the next.
+    pub(crate) fn leave(&mut self, rank: Rank) {
+        if let Some(waiter) = self.queue.remove(&rank) {
+            self.waiting.subtract(&waiter.costs);
+        }
+        self.wake_first();
+    }
+
+    /// Wakes the first waiter.
+    pub(crate) fn wake_first(&mut self) {
+        if let Some(mut first) = self.queue.first_entry() {
+            first.get_mut().wake();
+        }
+    }
+
+    pub(crate) fn wake_all(&mut self) {
+        self.queue.values_mut().for_each(Waiter::wake);
+    }
+
+    /// Whether a waiter was woken, or has left; otherwise it is woken by this waker.
+    pub(crate) fn poll_woken(&mut self, rank: Rank, waker: &Waker) -> bool {
+        match self.queue.get_mut(&rank) {
+            Some(waiter) if !waiter.is_woken => {
+                waiter.waker = Some(waker.clone());
+                false
+            }
+            Some(waiter) => {
+                waiter.is_woken = false;
+                true
+            }
+            None => true,
+        }
+    }
+
+    /// Whether an earlier call waits.
+    pub(crate) fn is_behind(&self, rank: Rank) -> bool {
+        self.queue.first_key_value().is_some_and(|(first, _)| *first < rank)
+    }
+
+    /// What the waiters before this rank cost together.
+    fn before(&self, rank: Rank) -> Costs {
+        // Most calls arrive behind all others.
+        if self.queue.last_key_value().is_none_or(|(last, _)| *last < rank) {
+            return self.waiting.clone();
+        }
+        let mut costs = Costs::NONE;
+        self.queue.range(..rank).for_each(|(_, waiter)| costs.add(&waiter.costs));
+        costs
+    }
+
+    /// No earlier than this does a call leave that waits behind the earlier waiters.
+    pub(crate) fn earliest(&self, rank: Rank, costs: &Costs, now: Timestamp) -> Timestamp {
+        let mut together = self.before(rank);
+        let Some(shape) = self.shape else {
+            together.add(costs);
+            return self.bucket.earliest(&together, now);
+        };
+        let Some((_, first)) = self.queue.first_key_value().filter(|(first, _)| **first < rank) else {
+            return now;
+        };
+        let first = first.costs.in_limit(&self.name);
+        let rest = together.in_limit(&self.name).saturating_sub(first);
+        shape.earliest(first, rest.saturating_add(costs.in_limit(&self.name))).max(now)
+    }
+
+    /// Notes when the limit lets a call pass that it held back. Returns when the call leaves at the earliest. Calls that
+    /// ask at the same time learn of different instants: the first waiter passes at the earliest of them, and waiters
+    /// without a slot pass behind the last slot.
+    pub(crate) fn hold_back(
+        &mut self,
+        rank: Rank,
+        costs: &Costs,
+        mut shape: LimitShape,
+        now: Timestamp,
+    ) -> Timestamp {
+        let due = shape.due;
+        if let Some(known) = self.shape.filter(|known| known.due > now && !self.queue.is_empty()) {
+            shape.due = match shape.how {
+                HeldBack::Unpaid => due.min(known.due),
+                HeldBack::InSlot => due.max(known.due),
+            };
+        }
+        self.shape = Some(shape);
+        match shape.how {
+            HeldBack::Unpaid => self.earliest(rank, costs, now).max(due),
+            HeldBack::InSlot => due,
+        }
+    }
+
+    /// Counts a response that leaves more than this counter of the policy. Returns whether it is the last of enough in a
+    /// row, while calls wait.
+    pub(crate) fn count_evidence(&mut self) -> bool {
+        self.evidence = if self.queue.is_empty() { 0 } else { self.evidence + 1 };
+        let is_enough = self.evidence >= EVIDENCE_MIN;
+        if is_enough {
+            self.evidence = 0;
+        }
+        is_enough
+    }
+
+    /// A response does not leave more than this counter of the policy.
+    pub(crate) const fn discard_evidence(&mut self) {
+        self.evidence = 0;
+    }
+
+    /// What the waiters cost in this limit of the policy.
+    pub(crate) fn waiting_units(&self) -> u64 {
+        if self.queue.is_empty() { 0 } else { self.waiting.in_limit(&self.name) }
+    }
+
+    /// Whether it can be dropped: it is as good as new, and no call waits for it.
+    pub(crate) fn is_idle(&self, now: Timestamp) -> bool {
+        self.queue.is_empty() && self.bucket.is_idle(now)
+    }
+}

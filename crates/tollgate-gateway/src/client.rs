@@ -19,7 +19,7 @@ use crate::failure::UpstreamFailure;
 use crate::fields;
 use crate::listen::{Pace, UpstreamBudget};
 use crate::outgoing::Outgoing;
-use crate::plan::{RoutePlan, Timeouts};
+use crate::plan::{self, RoutePlan, Timeouts};
 use crate::request_body::RequestBody;
 use crate::shares::ShareOwner;
 use crate::target::Target;
@@ -42,6 +42,15 @@ pub struct ClientPlan {
     pub response: Duration,
     /// The CA of its certificate; by default those of the system.
     pub ca: Option<PathBuf>,
+    /// Maximum number of requests in flight.
+    pub connections: usize,
+}
+
+impl ClientPlan {
+    /// How many requests may be in flight if a config does not say it.
+    pub const CONNECTIONS: usize = plan::CONNECTIONS;
+    /// Maximum value of [`connections`](Self::connections) in a config.
+    pub const CONNECTIONS_MAX: usize = plan::CONNECTIONS_MAX;
 }
 
 /// Sends requests to one server. Clones share its connections.
@@ -100,6 +109,7 @@ impl UpstreamClient {
             name: plan.name.clone(),
             timeouts,
             per_client: ALL,
+            connections: plan.connections,
             ca: plan.ca.clone(),
             ..RoutePlan::of_flag(&plan.target)
         };

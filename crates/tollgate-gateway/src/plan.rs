@@ -22,8 +22,8 @@ const ROUTES_MAX: usize = 1_000;
 const UPSTREAMS_MAX: usize = 64;
 const WEIGHT_MAX: u32 = 100;
 /// Largest accepted bound on the requests in flight at one upstream, and the default.
-const CONNECTIONS_MAX: usize = 10_000;
-const CONNECTIONS: usize = 512;
+pub(crate) const CONNECTIONS_MAX: usize = 10_000;
+pub(crate) const CONNECTIONS: usize = 512;
 /// Largest accepted bound on the tunnels at one upstream, and the default.
 const TUNNELS_MAX: usize = 100_000;
 const TUNNELS: usize = 512;

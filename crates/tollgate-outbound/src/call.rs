@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tollgate::request::COST_MAX;
 use tollgate::{CheckRequest, RequestError, Ticks, Timestamp};
 
 /// How urgent a call is. An urgent call passes the others in the queue. A call that has waited longer than the head
@@ -33,6 +34,61 @@ impl Priority {
 enum CallValue {
     Text(String),
     Number(i64),
+    /// A number that the response may correct.
+    Estimate(i64),
+}
+
+/// The cost of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CallCost {
+    Stated(u64),
+    Estimated(u64),
+}
+
+impl CallCost {
+    const fn units(self) -> u64 {
+        match self {
+            Self::Stated(units) | Self::Estimated(units) => units,
+        }
+    }
+}
+
+/// The usage that a response reports: the cost of its call, and the numbers that were estimates in its attributes.
+///
+/// ```
+/// use tollgate_outbound::Usage;
+/// let usage = Usage::of_cost(420).with("input_tokens", 400).with("max_tokens", 20);
+/// assert_eq!(usage.cost(), Some(420));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Usage {
+    cost: Option<u64>,
+    numbers: Vec<(&'static str, u64)>,
+}
+
+impl Usage {
+    /// A usage with this cost.
+    pub const fn of_cost(cost: u64) -> Self {
+        Self { cost: Some(cost), numbers: Vec::new() }
+    }
+
+    /// Adds the actual value of an attribute that was an estimate.
+    pub fn with(mut self, name: &'static str, value: u64) -> Self {
+        self.numbers.push((name, value));
+        self
+    }
+
+    /// The actual cost, if it is known.
+    #[must_use]
+    pub const fn cost(&self) -> Option<u64> {
+        self.cost
+    }
+
+    /// Whether it says nothing about attributes.
+    pub(crate) const fn is_cost_alone(&self) -> bool {
+        self.numbers.is_empty()
+    }
 }
 
 /// A call to another party's API, before it leaves.
@@ -52,7 +108,7 @@ enum CallValue {
 #[must_use]
 pub struct Call {
     attributes: Vec<(String, CallValue)>,
-    cost: u64,
+    cost: CallCost,
     priority: Priority,
     max_wait: Option<Ticks>,
     deadline: Option<Timestamp>,
@@ -78,7 +134,7 @@ impl Call {
     pub const fn new() -> Self {
         Self {
             attributes: Vec::new(),
-            cost: 1,
+            cost: CallCost::Stated(1),
             priority: Priority::Normal,
             max_wait: None,
             deadline: None,
@@ -109,12 +165,31 @@ impl Call {
         self.push(name, CallValue::Number(value))
     }
 
+    /// Adds an attribute that estimates what the call will use, such as its tokens. A limit that never admits so much at
+    /// once counts what it admits, because an estimate must not refuse a call for ever. [`Usage`] corrects it.
+    ///
+    /// # Errors
+    /// As [`Call::with`].
+    pub fn with_estimate(self, name: &str, value: u64) -> Result<Self, RequestError> {
+        self.push(name, CallValue::Estimate(attribute(value)))
+    }
+
+    /// The units that it will probably cost, by an estimate as that of [`Call::with_estimate`].
+    ///
+    /// # Errors
+    /// When the cost exceeds [`COST_MAX`](tollgate::request::COST_MAX).
+    pub fn estimated_cost(mut self, cost: u64) -> Result<Self, RequestError> {
+        self.cost = CallCost::Estimated(cost);
+        self.request().map(drop)?;
+        Ok(self)
+    }
+
     /// The units that it costs where a limit counts units; 1 by default.
     ///
     /// # Errors
     /// When the cost exceeds [`COST_MAX`](tollgate::request::COST_MAX).
     pub fn cost(mut self, cost: u64) -> Result<Self, RequestError> {
-        self.cost = cost;
+        self.cost = CallCost::Stated(cost);
         self.request().map(drop)?;
         Ok(self)
     }
@@ -153,8 +228,53 @@ impl Call {
         })
     }
 
+    /// The number of an attribute.
+    #[must_use]
+    pub fn number(&self, name: &str) -> Option<i64> {
+        self.attributes.iter().find_map(|(known, value)| match value {
+            CallValue::Number(number) | CallValue::Estimate(number) if known == name => Some(*number),
+            _ => None,
+        })
+    }
+
     pub(crate) const fn units(&self) -> u64 {
-        self.cost
+        self.cost.units()
+    }
+
+    /// The call with its smallest estimate above a capacity lowered to it; `None` if there is none.
+    pub(crate) fn fitted(&self, capacity: u64) -> Option<Self> {
+        let mut fitted = self.clone();
+        let estimates = fitted.attributes.iter_mut().filter_map(|(_, value)| match value {
+            CallValue::Estimate(number) => Some(number),
+            CallValue::Text(_) | CallValue::Number(_) => None,
+        });
+        let most = attribute(capacity);
+        let lowered = estimates.filter(|number| **number > most).min();
+        match (lowered, self.cost) {
+            _ if capacity == 0 => return None,
+            // Of a sum and its parts, the parts are lowered first.
+            (Some(number), _) => *number = most,
+            (None, CallCost::Estimated(units)) if units > capacity => {
+                fitted.cost = CallCost::Estimated(capacity);
+            }
+            (None, _) => return None,
+        }
+        Some(fitted)
+    }
+
+    /// The call as it turned out to be.
+    pub(crate) fn as_used(&self, usage: &Usage) -> Self {
+        let mut used = self.clone();
+        for (name, value) in &mut used.attributes {
+            let actual = usage.numbers.iter().find(|(known, _)| *known == name.as_str());
+            if let (CallValue::Estimate(number), Some(&(_, actual))) = (value, actual) {
+                *number = attribute(actual);
+            }
+        }
+        if let Some(cost) = usage.cost {
+            used.cost = CallCost::Stated(cost.min(COST_MAX));
+        }
+        used
     }
 
     pub(crate) const fn urgency(&self) -> Priority {
@@ -181,13 +301,47 @@ impl Call {
 
     /// The question to the engine.
     pub(crate) fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
-        let mut request = CheckRequest::new().cost(self.cost)?;
+        let mut request = CheckRequest::new().cost(self.cost.units())?;
         for (name, value) in &self.attributes {
             match value {
                 CallValue::Text(text) => request.push(name, text)?,
-                CallValue::Number(number) => request.push(name, *number)?,
+                CallValue::Number(number) | CallValue::Estimate(number) => request.push(name, *number)?,
             }
         }
         Ok(request)
+    }
+}
+
+/// An attribute of this value. No limit counts more than the largest cost.
+fn attribute(value: u64) -> i64 {
+    i64::try_from(value.min(COST_MAX)).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The smallest estimate above the capacity is lowered, then the next, and what is stated is not.
+    #[test]
+    fn estimates_are_lowered_one_by_one() {
+        let call = Call::new().with_number("size", 90).unwrap().with_estimate("input", 40).unwrap();
+        let call = call.with_estimate("output", 20).unwrap().estimated_cost(60).unwrap();
+        let numbers = |call: &Call| {
+            let number = |(_, value): &(String, CallValue)| match value {
+                CallValue::Number(number) | CallValue::Estimate(number) => *number,
+                CallValue::Text(_) => 0,
+            };
+            (call.attributes.iter().map(number).collect::<Vec<_>>(), call.units())
+        };
+        let mut lowered = Vec::new();
+        let mut next = call.fitted(10);
+        while let Some(call) = next {
+            lowered.push(numbers(&call));
+            next = call.fitted(10);
+        }
+        let expected = [(vec![90, 40, 10], 60), (vec![90, 10, 10], 60), (vec![90, 10, 10], 10)];
+        assert_eq!(lowered, expected);
+        assert!(call.fitted(60).is_none() && call.fitted(0).is_none());
+        assert!(Call::new().cost(9).unwrap().fitted(5).is_none());
     }
 }

@@ -9,7 +9,7 @@ use tollgate::{LimitStatus, MemoryStore, Reservation, Ticks};
 
 use crate::background;
 use crate::bucket::Freeze;
-use crate::call::Call;
+use crate::call::{Call, Usage};
 use crate::dialect::{self, ResponseView};
 use crate::queues::{BucketKey, CallIdentity};
 use crate::report::admits_now;
@@ -171,14 +171,24 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
     }
 
     /// Ends the call: its permit is free, and it is charged its actual cost, if that is known.
-    pub async fn finish(mut self, cost: Option<u64>) {
+    pub async fn finish(self, cost: Option<u64>) {
+        self.finish_as(cost.map(Usage::of_cost)).await;
+    }
+
+    /// Ends the call: its permit is free, and each limit charges it for what it used, if that is known.
+    pub async fn finish_as(mut self, usage: Option<Usage>) {
         if !self.is_observed {
             self.is_observed = true;
             let now = self.shared.engine.now();
             self.shared.queues().abandon(self.number, now);
         }
         if let Some(reservation) = self.reservation.take() {
-            end(Arc::clone(&self.shared), reservation, End::Finished(cost)).await;
+            let how = match usage {
+                Some(usage) if usage.is_cost_alone() => End::Finished(usage.cost()),
+                Some(usage) => End::Used(self.call.as_used(&usage)),
+                None => End::Finished(None),
+            };
+            end(Arc::clone(&self.shared), reservation, how).await;
         }
         self.wake_own();
     }
@@ -255,6 +265,8 @@ impl<S: Store + Send + Sync + 'static> Drop for Guard<S> {
 enum End {
     /// The server counted the call, at this cost if it is known.
     Finished(Option<u64>),
+    /// The server counted the call as this one.
+    Used(Call),
     NotSent,
 }
 
@@ -269,6 +281,11 @@ async fn end<S: Store + Send + Sync + 'static>(
     match how {
         End::NotSent => drop(reservations.cancel(&mut reservation, now).await),
         End::Finished(Some(cost)) => drop(reservations.commit(&mut reservation, cost, now).await),
+        End::Used(call) => {
+            if let Ok(actual) = call.request() {
+                let _ = reservation.commit_as(&shared.engine, &actual, now).await;
+            }
+        }
         End::Finished(None) => {
             if let Some(permit) = reservation.take_permit() {
                 let _ = reservations.release(&permit, now).await;

@@ -90,7 +90,7 @@ impl<S, C> OutboundLayerBuilder<S, C> {
         self
     }
 
-    /// Reads the actual cost out of the bodies of responses, and settles calls at it.
+    /// Reads what calls used out of the bodies of responses, and settles them at that.
     pub fn usage<F>(mut self, usage: F) -> Self
     where
         F: Fn(&Call, &response::Parts) -> Option<UsageReader> + Send + Sync + 'static,

@@ -81,7 +81,7 @@ struct Guide;
 struct Package;
 
 pub use bucket::{Freeze, FreezeCause};
-pub use call::{Call, Priority};
+pub use call::{Call, Priority, Usage};
 pub use dialect::ResponseView;
 #[cfg(feature = "redis")]
 pub use fleet::FleetStore;

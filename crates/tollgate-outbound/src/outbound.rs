@@ -109,15 +109,27 @@ impl<S: Store + Send + Sync + 'static> Outbound<S> {
     /// Waits as a call that arrived earlier.
     pub(crate) async fn acquire_as(&self, call: &Call, arrival: Arrival) -> Result<Guard<S>, Refusal> {
         let totals = &self.shared.totals;
-        let result = match call.request() {
-            Ok(request) => {
-                Waiting::new(&self.shared, call, request, self.identity(call), arrival).run().await
+        let mut fitted: Option<Call> = None;
+        let result = loop {
+            let call = fitted.as_ref().unwrap_or(call);
+            let result = self.wait(call, arrival).await;
+            // An estimate above what a limit admits at once is no reason to refuse the call for ever.
+            match &result {
+                Err(Refusal::Never { capacity, .. }) => match call.fitted(*capacity) {
+                    Some(next) => fitted = Some(next),
+                    None => break result,
+                },
+                _ => break result,
             }
-            Err(invalid) => Err(invalid.into()),
         };
         let counter = if result.is_ok() { &totals.calls } else { &totals.refused };
         counter.fetch_add(1, Ordering::Relaxed);
         result
+    }
+
+    async fn wait(&self, call: &Call, arrival: Arrival) -> Result<Guard<S>, Refusal> {
+        let request = call.request()?;
+        Waiting::new(&self.shared, call, request, self.identity(call), arrival).run().await
     }
 
     /// When the last of `calls` such calls could leave if the first left now, behind the calls that wait already.

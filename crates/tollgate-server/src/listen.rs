@@ -18,9 +18,11 @@ use crate::shutdown::{Stop, stopped};
 use connection_limit::ConnectionPermit;
 pub(crate) use connection_limit::{ConnectionLimit, FdBudget, GatewayListener};
 pub(crate) use handshake::Handshake;
+pub(crate) use lingering::serve_lingering;
 
 mod handshake;
 mod connection_limit;
+mod lingering;
 
 /// How long requests in flight may take to end after the stop signal.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);

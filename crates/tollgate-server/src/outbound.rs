@@ -1,9 +1,13 @@
 //! The outbound proxy: programs in other languages send their calls to other people's APIs through it, and it keeps the
-//! calls within the limits of those APIs. `document` is its section of the config, `provider` one API and its calls,
-//! `proxy` finds the provider of a request, `answer` writes what it answers itself, and `connection` serves clients.
+//! calls within the limits of those APIs. `answer` writes what it answers itself, `estimate` and `usage` count the tokens of
+//! calls to models, `document` is its section of the config, `links` are those in answers of APIs, `provider` is one API and
+//! its calls, `proxy` finds the provider of a request, and `connection` serves clients.
 
-mod document;
 mod answer;
+mod estimate;
+mod usage;
+mod document;
+mod links;
 mod provider;
 mod proxy;
 mod connection;

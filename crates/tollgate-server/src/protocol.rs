@@ -15,10 +15,12 @@ pub(crate) enum Protocol {
     Limitador,
     /// A request that passes through the gateway.
     Gateway,
+    /// A call through the outbound proxy, about which this server's own policy does not decide.
+    Outbound,
 }
 
 impl Protocol {
-    /// Every protocol, in the order of their numbers.
+    /// Every protocol whose requests the policy decides about, in the order of their numbers.
     pub(crate) const ALL: [Protocol; 6] = [
         Protocol::Http,
         Protocol::Authz,
@@ -26,6 +28,16 @@ impl Protocol {
         Protocol::Resp,
         Protocol::Limitador,
         Protocol::Gateway,
+    ];
+    /// Every protocol that has connections, in the order of their numbers.
+    pub(crate) const CONNECTED: [Protocol; 7] = [
+        Protocol::Http,
+        Protocol::Authz,
+        Protocol::Rls,
+        Protocol::Resp,
+        Protocol::Limitador,
+        Protocol::Gateway,
+        Protocol::Outbound,
     ];
 
     /// Its name in metrics and logs.
@@ -37,6 +49,7 @@ impl Protocol {
             Protocol::Resp => "resp",
             Protocol::Limitador => "limitador",
             Protocol::Gateway => "gateway",
+            Protocol::Outbound => "outbound",
         }
     }
 

@@ -165,6 +165,7 @@ async fn answer(
             let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
             Response::builder().header("x-graphql-cost", last).body(full(body)).unwrap()
         }
+        "give" => given(&request),
         // Answered before the body is read; it is read all the same.
         "early" => {
             tokio::spawn(request.into_body().collect());
@@ -175,6 +176,22 @@ async fn answer(
         "upgrade" => upgraded(request),
         _ => Response::new(full("hello")),
     })
+}
+
+/// The answer that the request asks for: its status is in the path, its fields are those of the request after `give-`, and
+/// `give-body` has its body, with line breaks as `\\n`.
+fn given(request: &Request<Incoming>) -> Response<Body> {
+    let status: u16 = request.uri().path().split('/').nth(2).unwrap().parse().unwrap();
+    let mut response = Response::builder().status(status);
+    let mut body = String::new();
+    for (name, value) in request.headers() {
+        match name.as_str().strip_prefix("give-") {
+            Some("body") => body = value.to_str().unwrap().replace("\\n", "\n"),
+            Some(field) => response = response.header(field, value),
+            None => {}
+        }
+    }
+    response.body(full(body)).unwrap()
 }
 
 /// Each part of the body goes back as it comes.

@@ -38,6 +38,7 @@ mod new_cluster;
 mod nginx;
 mod openapi;
 mod operations;
+mod outbound_fleet;
 mod outbound_sdks;
 mod prometheus;
 mod redis_guide;

@@ -11,11 +11,12 @@ use http_body::{Body, Frame, SizeHint};
 use tollgate::store::Store;
 
 use crate::background;
+use crate::call::Usage;
 use crate::guard::Guard;
 
-/// Reads the actual cost of a call out of the body of its response. It is called with each piece of the body; the last
-/// `Some` that it returns is the cost.
-pub type UsageReader = Box<dyn FnMut(&[u8]) -> Option<u64> + Send + Sync>;
+/// Reads what a call used out of the body of its response. It is called with each piece of the body; the last `Some` that
+/// it returns is its usage.
+pub type UsageReader = Box<dyn FnMut(&[u8]) -> Option<Usage> + Send + Sync>;
 
 /// What ends with the body.
 pub(crate) trait BodyHold: Send + Sync {
@@ -25,19 +26,19 @@ pub(crate) trait BodyHold: Send + Sync {
 
 pub(crate) struct CallHold<S: Store + Send + Sync + 'static> {
     pub(crate) guard: Guard<S>,
-    pub(crate) usage: Option<UsageReader>,
-    pub(crate) cost: Option<u64>,
+    pub(crate) reader: Option<UsageReader>,
+    pub(crate) usage: Option<Usage>,
 }
 
 impl<S: Store + Send + Sync + 'static> BodyHold for CallHold<S> {
     fn read(&mut self, piece: &[u8]) {
-        if let Some(usage) = &mut self.usage {
-            self.cost = usage(piece).or(self.cost);
+        if let Some(usage) = self.reader.as_mut().and_then(|reader| reader(piece)) {
+            self.usage = Some(usage);
         }
     }
 
     fn end(self: Box<Self>) {
-        background::run(self.guard.finish(self.cost));
+        background::run(self.guard.finish_as(self.usage));
     }
 }
 

@@ -29,14 +29,14 @@ const AHEAD_BYTES_MAX: usize = 64 * 1_024;
 const AHEAD_TIMEOUT: Ticks = Ticks::from_secs(1);
 
 type Describe = dyn Fn(&Parts, Call) -> Result<Call, RequestError> + Send + Sync;
-type Usage = dyn Fn(&Call, &http::response::Parts) -> Option<UsageReader> + Send + Sync;
+type ReadUsage = dyn Fn(&Call, &http::response::Parts) -> Option<UsageReader> + Send + Sync;
 type Unsent = dyn Fn(&BoxError) -> bool + Send + Sync;
 
 /// What all services of a layer share.
 pub(crate) struct LayerState<S> {
     pub(crate) outbound: Outbound<S>,
     pub(crate) describe: Option<Box<Describe>>,
-    pub(crate) usage: Option<Box<Usage>>,
+    pub(crate) usage: Option<Box<ReadUsage>>,
     pub(crate) unsent: Option<Box<Unsent>>,
 }
 
@@ -163,8 +163,8 @@ impl<S: Store + Send + Sync + 'static> Exchange<'_, S> {
         if let Some(freeze) = freeze {
             head.extensions.insert(freeze);
         }
-        let usage = self.state.usage.as_ref().and_then(|usage| usage(&self.call, &head));
-        body.hold(Box::new(CallHold { guard, usage, cost: None }));
+        let reader = self.state.usage.as_ref().and_then(|usage| usage(&self.call, &head));
+        body.hold(Box::new(CallHold { guard, reader, usage: None }));
         let open_at = freeze.map(|freeze| freeze.until);
         (retry, Ok(Answered { response: Response::from_parts(head, body), open_at }))
     }

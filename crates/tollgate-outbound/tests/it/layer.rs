@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use tollgate::Ticks;
 use tollgate_outbound::{
     Call, CallError, Freeze, OutboundBody, OutboundLayer, Refusal, RetrySettings, SendOnce, Settings,
-    Signals, ThrottleKind,
+    Signals, ThrottleKind, Usage,
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -484,7 +484,7 @@ async fn a_call_is_settled_at_the_usage_in_its_body() {
             let mut text = Vec::new();
             Some(Box::new(move |piece: &[u8]| {
                 text.extend_from_slice(piece);
-                std::str::from_utf8(&text).ok()?.strip_prefix("usage=")?.parse().ok()
+                std::str::from_utf8(&text).ok()?.strip_prefix("usage=")?.parse().ok().map(Usage::of_cost)
             }))
         })
         .build();
@@ -494,6 +494,37 @@ async fn a_call_is_settled_at_the_usage_in_its_body() {
     run_tasks().await;
     let rest = Call::to("api.example.com").cost(60).unwrap().max_wait(Duration::ZERO);
     client.outbound.acquire(&rest).await.unwrap().finish(None).await;
+}
+
+/// Each limit is settled at what it counts of the usage. An estimate that a limit never admits waits as what it admits at
+/// once, instead of being refused for ever; a number that is no estimate is refused.
+#[tokio::test]
+async fn estimates_are_settled_limit_by_limit() {
+    let policy = "limits: [{name: input, by: [host], rate: 100/h, cost: input_tokens}, \
+                  {name: output, by: [host], rate: 100/h, cost: max_tokens}]";
+    let client = Client::new(policy, settings());
+    let server = Server::default().answers(200, &[], "answer");
+    let layer = OutboundLayer::builder(client.outbound.clone())
+        .usage(|_, _| {
+            Some(Box::new(|_: &[u8]| {
+                Some(Usage::of_cost(60).with("input_tokens", 40).with("max_tokens", 20))
+            }))
+        })
+        .build();
+    let call = |input, output| {
+        let call = Call::to("api.example.com").max_wait(Duration::ZERO);
+        call.with_estimate("input_tokens", input).unwrap().with_estimate("max_tokens", output).unwrap()
+    };
+    let request = request("POST").extension(call(30, 500)).body(body("")).unwrap();
+    let response = layer.layer(server.service()).oneshot(request).await.unwrap();
+    assert!(client.outbound.acquire(&call(0, 1)).await.is_err(), "the output takes all that there is");
+    response.into_body().collect().await.unwrap();
+    run_tasks().await;
+    client.outbound.acquire(&call(60, 80)).await.unwrap().finish(None).await;
+    assert!(client.outbound.acquire(&call(1, 0)).await.is_err());
+    let stated = Call::to("api.example.com").with_number("input_tokens", 1).unwrap();
+    let stated = stated.with_number("max_tokens", 101).unwrap();
+    assert!(matches!(client.outbound.acquire(&stated).await, Err(Refusal::Never { capacity: 100, .. })));
 }
 
 /// A body that cannot be copied is sent once.

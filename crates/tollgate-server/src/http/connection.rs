@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http_body_util::Either;
 use hyper::Request;
@@ -16,14 +15,11 @@ use super::answer::answer;
 use super::reply::reply;
 use crate::control::ControlPlane;
 use crate::control::admin::{self, AdminClient, web_console};
-use crate::listen::{Phase, Stream, TimedStream};
+use crate::listen::{Phase, Stream, TimedStream, serve_lingering};
 use crate::protocol::Protocol;
-use crate::shutdown::{Stop, stopped};
+use crate::shutdown::Stop;
 use crate::telemetry::trace::parent::Parent;
 
-/// How long a connection waits after the stop signal for a request that its client has sent already: even an idle
-/// connection may have one on its way. The request is answered, and the answer announces that the connection closes.
-const LINGER: Duration = Duration::from_secs(1);
 /// Maximum size of a request head. hyper's own limit of 100 headers is left alone: setting it again costs an allocation
 /// per request.
 const HEAD_BYTES_MAX: usize = 16 << 10;
@@ -32,7 +28,6 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 pub(crate) async fn connection(stream: Stream, control: Arc<ControlPlane>, stop: Stop) {
     // Without a peer address the client is gone already.
     let Ok(peer) = stream.peer_addr().map(|peer| peer.ip()) else { return };
-    let mut stopping = stop.clone();
     let _open = control.service.meter.opened(Protocol::Http);
     let phase = Arc::new(Phase::default());
     // Each answer borrows these. Its own handles would cost reference counting for each request.
@@ -69,23 +64,7 @@ pub(crate) async fn connection(stream: Stream, control: Arc<ControlPlane>, stop:
         // A client may close its sending side, and still wait for the answer.
         .half_close(true)
         .serve_connection(TokioIo::new(TimedStream::new(stream, Arc::clone(&phase))), answers);
-    let mut connection = std::pin::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = stopped(&mut stopping) => {
-            match tokio::time::timeout(LINGER, connection.as_mut()).await {
-                Ok(ended) => ended,
-                Err(_) => {
-                    if !phase.is_touched() {
-                        return; // A connection opened ahead of need; no client waits for an answer.
-                    }
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-            }
-        }
-    };
-    if let Err(error) = ended {
+    if let Err(error) = serve_lingering(connection, &phase, stop.clone()).await {
         tracing::debug!(%error, "a connection ended early");
     }
 }

@@ -16,16 +16,17 @@ use hyper_util::rt::TokioIo;
 use tollgate_gateway::listen::Answering;
 
 use super::proxy::{OutboundProxy, ProxyBody};
-use crate::listen::{Phase, Stream, TimedStream};
-use crate::shutdown::{Stop, stopped};
+use crate::listen::{Phase, Stream, TimedStream, serve_lingering};
+use crate::shutdown::Stop;
+use crate::telemetry::Open;
 
 /// Maximum size of a request head.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// Answers the requests of one connection until either side ends it. A client that leaves takes its call out of the queue.
-pub(crate) async fn connection(stream: Stream, proxy: Arc<OutboundProxy>, stop: Stop) {
+/// Answers the requests of one connection until either side ends it, and counts it as open until then. A client that
+/// leaves takes its call out of the queue.
+pub(crate) async fn connection(stream: Stream, proxy: Arc<OutboundProxy>, _open: Open, stop: Stop) {
     let scheme = if stream.is_secure() { "https" } else { "http" };
-    let mut stopping = stop.clone();
     let phase = Arc::new(Phase::at(stream.activity()));
     let (asked, phase_now, stop_now) = (&proxy, &phase, &stop);
     let answers = service_fn(move |request: Request<Incoming>| {
@@ -43,15 +44,7 @@ pub(crate) async fn connection(stream: Stream, proxy: Arc<OutboundProxy>, stop: 
         .header_read_timeout(None)
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(TimedStream::new(stream, Arc::clone(&phase))), answers);
-    let mut connection = std::pin::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = stopped(&mut stopping) => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = ended {
+    if let Err(error) = serve_lingering(connection, &phase, stop.clone()).await {
         tracing::debug!(%error, "a connection of the outbound proxy ended early");
     }
 }

@@ -7,10 +7,15 @@ use std::time::Duration;
 
 use http::Uri;
 use serde::Deserialize;
+use tollgate::request::VALUE_BYTES_MAX;
 use tollgate_gateway::{ClientPlan, Target};
-use tollgate_outbound::Preset;
+use tollgate_outbound::{Call, Preset};
 
+use super::estimate::{CostUnit, INPUT_TOKENS, MAX_TOKENS};
 use crate::time_text;
+
+/// The attribute that has the name of the provider.
+pub(super) const PROVIDER: &str = "provider";
 
 /// Where the proxy listens if neither the config nor a flag says it.
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8090);
@@ -24,7 +29,11 @@ const RESPONSE: Duration = Duration::from_secs(600);
 /// How long a call waits that does not say it.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Longest accepted wait.
-const MAX_WAIT_MAX: Duration = Duration::from_secs(3_600);
+pub(super) const MAX_WAIT_MAX: Duration = Duration::from_secs(3_600);
+/// Maximum number of attributes that a provider may state.
+const ATTRIBUTES_MAX: usize = 16;
+/// The attributes that each call has of its own.
+const OWN_ATTRIBUTES: [&str; 7] = [PROVIDER, "host", "route", "method", "path", INPUT_TOKENS, MAX_TOKENS];
 
 /// The section as the config writes it.
 #[derive(Debug, Deserialize)]
@@ -42,7 +51,10 @@ struct ProviderDocument {
     prefix: Option<String>,
     preset: Option<String>,
     policy: Option<PathBuf>,
+    #[serde(default)]
+    attributes: BTreeMap<String, String>,
     max_wait: Option<String>,
+    connections: Option<usize>,
     ca: Option<PathBuf>,
     #[serde(default)]
     timeouts: ProviderTimeouts,
@@ -77,6 +89,9 @@ pub(crate) struct ProviderPlan {
     pub(crate) preset: Option<Preset>,
     /// The limits of our own, instead of those of the preset. Without either only those hold that the API reports.
     pub(crate) policy: Option<PathBuf>,
+    /// The provider's name, and what the config says about all of its calls.
+    pub(crate) base_call: Call,
+    pub(crate) unit: CostUnit,
     pub(crate) max_wait: Duration,
 }
 
@@ -137,6 +152,14 @@ fn provider(
         }
         preset
     });
+    let base_call = base_call(name, document.attributes, report);
+    let connections = document.connections.unwrap_or(ClientPlan::CONNECTIONS);
+    if !(1..=ClientPlan::CONNECTIONS_MAX).contains(&connections) {
+        report(format!(
+            "connections: {connections} is not accepted; accepted: 1 to {}",
+            ClientPlan::CONNECTIONS_MAX
+        ));
+    }
     let max_wait = wait("max_wait", document.max_wait.as_deref(), max_wait, report);
     let connect = wait("timeouts.connect", document.timeouts.connect.as_deref(), CONNECT, report);
     let response = wait("timeouts.response", document.timeouts.response.as_deref(), RESPONSE, report);
@@ -147,9 +170,32 @@ fn provider(
             return None;
         }
     };
-    let client = ClientPlan { name: name.to_owned(), target, connect, response, ca: document.ca };
-    let (name, policy) = (name.to_owned(), document.policy);
-    Some(ProviderPlan { name, prefix, origin, base, client, preset, policy, max_wait })
+    let name = name.to_owned();
+    let client = ClientPlan { name: name.clone(), target, connect, response, ca: document.ca, connections };
+    let (policy, unit) = (document.policy, CostUnit::of(preset));
+    Some(ProviderPlan { name, prefix, origin, base, client, preset, policy, base_call, unit, max_wait })
+}
+
+/// The call that all calls to a provider begin with.
+fn base_call(name: &str, attributes: BTreeMap<String, String>, report: &mut impl FnMut(String)) -> Call {
+    if attributes.len() > ATTRIBUTES_MAX {
+        report(format!("attributes: accepted: at most {ATTRIBUTES_MAX}"));
+    }
+    // Names and values of this length are attributes; a name that is too long is reported where it is read.
+    let mut call = Call::new().with(PROVIDER, name).unwrap_or_default();
+    for (name, value) in attributes.into_iter().take(ATTRIBUTES_MAX) {
+        if OWN_ATTRIBUTES.contains(&name.as_str()) {
+            report(format!("attributes.{name}: each call has its own; accepted: other names, such as plan"));
+        } else if value.is_empty() || value.len() > VALUE_BYTES_MAX {
+            report(format!("attributes.{name}: accepted: a text of 1 to {VALUE_BYTES_MAX} bytes"));
+        } else {
+            match call.clone().with(&name, value) {
+                Ok(next) => call = next,
+                Err(problem) => report(format!("attributes.{name}: {problem}")),
+            }
+        }
+    }
+    call
 }
 
 /// The origin, the path and the target of a provider's URL.
@@ -183,8 +229,15 @@ fn wait(field: &str, text: Option<&str>, usual: Duration, report: &mut impl FnMu
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// The plan of a provider whose document is written so.
+    pub(in crate::outbound) fn plan_of(provider: &str) -> ProviderPlan {
+        let (plan, problems) = compiled(&format!("providers: {{api: {provider}}}"));
+        assert!(problems.is_empty(), "{problems:?}");
+        plan.providers.into_iter().next().unwrap()
+    }
 
     fn compiled(text: &str) -> (OutboundPlan, Vec<String>) {
         let document: OutboundDocument = serde_saphyr::from_str(text).unwrap();
@@ -209,12 +262,28 @@ mod tests {
         assert_eq!((openai.max_wait.as_secs(), openai.client.response.as_secs()), (30, 600));
     }
 
+    /// A provider states what its preset cannot know, its connections have a bound, and the presets of APIs that
+    /// count tokens make tokens the cost.
+    #[test]
+    fn a_provider_states_its_attributes() {
+        let stripe =
+            plan_of("{url: 'https://x', preset: stripe, attributes: {plan: live}, connections: 2000}");
+        assert_eq!(
+            (stripe.base_call.text("plan"), stripe.base_call.text("provider")),
+            (Some("live"), Some("api"))
+        );
+        assert_eq!((stripe.client.connections, stripe.unit), (2_000, CostUnit::Calls));
+        let openai = plan_of("{url: 'https://x', preset: openai}");
+        assert_eq!((openai.client.connections, openai.unit), (512, CostUnit::Tokens));
+    }
+
     /// Every problem names its field and what would be accepted.
     #[test]
     fn problems_are_reported_at_once() {
         let (_, problems) = compiled(
             "listen: here\nmax_wait: 2h\nproviders:\n  a: {url: 'ftp://x'}\n  b: {url: 'http://x?q', prefix: b}\n  \
-             c: {url: 'http://x', prefix: /d, preset: opnai, timeouts: {response: soon}}\n  d: {url: 'http://x'}\n  'e f': {url: 'http://x'}",
+             c: {url: 'http://x', prefix: /d, preset: opnai, timeouts: {response: soon}}\n  d: {url: 'http://x'}\n  'e f': {url: 'http://x'}\n  \
+             g: {url: 'http://x', attributes: {host: y, plan: ''}, connections: 0}",
         );
         let expected = [
             "outbound.listen: \"here\" is no address; accepted: ",
@@ -227,6 +296,9 @@ mod tests {
             "outbound.providers.d.prefix: it is another provider's",
             "outbound.providers.e f.name: accepted: ",
             "outbound.providers.e f.prefix: ",
+            "outbound.providers.g.attributes.host: each call has its own; accepted: other names",
+            "outbound.providers.g.attributes.plan: accepted: a text of 1 to 4096 bytes",
+            "outbound.providers.g.connections: 0 is not accepted; accepted: 1 to 10000",
         ];
         assert_eq!(problems.len(), expected.len(), "{problems:#?}");
         for (problem, expected) in problems.iter().zip(expected) {

@@ -1,29 +1,30 @@
 //! One API that is called: its limits, and the service that sends calls to it.
 
-use std::borrow::Cow;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::{HeaderValue, Request, Response};
-use serde::Deserialize;
-use tollgate::request::VALUE_BYTES_MAX;
-use tollgate::{Engine, Policy};
+use tollgate::host::Host;
+use tollgate::key::KeyFamily;
+use tollgate::store::Store as _;
+use tollgate::{Engine, MemoryStore, Policy, Secret};
 use tollgate_gateway::listen::UpstreamBudget;
 use tollgate_gateway::{ClientFailure, ClientRequestBody, ClientResponseBody, UpstreamClient};
 use tollgate_outbound::{
-    BoxError, Call, CopyBody, Outbound, OutboundBody, OutboundLayer, OutboundService, Settings,
+    BoxError, CopyBody, Outbound, OutboundBody, OutboundLayer, OutboundService, Settings,
 };
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::document::ProviderPlan;
+use super::usage;
+use crate::service::Service as TollgateService;
+use crate::store::Stores;
 
-/// The attribute that has the name of the provider.
-const PROVIDER: &str = "provider";
-/// The attribute that has the model that a call names.
-const MODEL: &str = "model";
-
+/// Bytes for the counters of one provider, unless they are in a shared store.
+const COUNTER_BYTES: u64 = 64 << 20;
 /// A policy with which only the limits of the provider hold.
 const NO_LIMITS: &str = "limits: []";
 
@@ -35,43 +36,49 @@ pub(super) struct Provider {
     pub(super) plan: ProviderPlan,
     /// Its host, as the limits and the calls name it.
     pub(super) host: HeaderValue,
+    /// The same in the spelling of reports.
+    pub(super) host_name: String,
     /// Its name as a label of metrics.
     pub(super) label: &'static str,
     client: UpstreamClient,
-    pub(super) outbound: Outbound,
-    pub(super) service: OutboundService<SendService, tollgate::MemoryStore, RequestCopy>,
+    pub(super) outbound: Outbound<Stores>,
+    pub(super) service: OutboundService<SendService, Stores, RequestCopy>,
 }
 
 impl Provider {
-    /// Opens its policy, and makes ready to connect.
+    /// Opens its policy, and makes ready to connect. Limits and freezes are in the shared store of the server, if it has
+    /// one.
     ///
     /// # Errors
     /// When a file that the config names cannot be used.
-    pub(super) fn new(plan: ProviderPlan, links: &UpstreamBudget) -> Result<Self, String> {
+    pub(super) fn new(
+        plan: ProviderPlan,
+        links: &UpstreamBudget,
+        server: &TollgateService,
+    ) -> Result<Self, String> {
         let failed = |problem: String| format!("outbound.providers.{}: {problem}", plan.name);
-        let engine = match &plan.policy {
-            Some(path) => Engine::open(path).map_err(|error| failed(format!("policy: {error}")))?,
-            None => {
-                let text = plan.preset.map_or(NO_LIMITS, |preset| preset.policy_text());
-                let policy = text.parse::<Policy>().map_err(|error| failed(format!("preset: {error}")))?;
-                Engine::builder().policy(policy).build()
-            }
-        };
+        let engine = engine(&plan, server).map_err(failed)?;
         let mut settings = plan.preset.map_or_else(Settings::default, |preset| preset.settings());
         settings.max_wait = plan.max_wait;
         let outbound = Outbound::new(engine, settings);
         let client = UpstreamClient::new(&plan.client, links).map_err(failed)?;
-        let name = plan.name.clone();
+        if server.engine.store().fleet().is_some() {
+            let shared = outbound.share_freezes(|stores: &Stores| Some(stores.fleet()?.redis()));
+            shared.map_err(|error| failed(error.to_string()))?;
+        }
+        let unit = plan.unit;
         let layer = OutboundLayer::builder(outbound.clone())
             .copy_body(RequestCopy)
-            .describe(move |_, call| call.with(PROVIDER, name.as_str()))
+            .usage(move |call, head| usage::reader(call, head, unit))
             .unsent(|error| matches!(error.downcast_ref(), Some(ClientFailure::NotSent(_))))
             .build();
-        let host = HeaderValue::from_str(&plan.client.target.authority());
-        let host = host.map_err(|error| failed(format!("url: {error}")))?;
+        let authority = plan.client.target.authority();
+        let host_name = Host::parse(&authority).map(|host| host.as_str().to_owned()).unwrap_or_default();
+        let host = HeaderValue::from_str(&authority).map_err(|error| failed(format!("url: {error}")))?;
         // The few names of the config live as long as the process.
         let label = plan.name.clone().leak();
-        Ok(Self { service: layer.layer(SendService(client.clone())), host, label, client, outbound, plan })
+        let service = layer.layer(SendService(client.clone()));
+        Ok(Self { service, host, host_name, label, client, outbound, plan })
     }
 
     /// Closes connections that were idle too long.
@@ -84,6 +91,35 @@ impl Provider {
         let rest = path.strip_prefix(self.plan.prefix.as_str())?;
         (rest.is_empty() || rest.starts_with('/')).then_some(rest)
     }
+}
+
+/// The engine of a provider's policy.
+fn engine(plan: &ProviderPlan, server: &TollgateService) -> Result<Engine<Stores>, String> {
+    let builder = match &plan.policy {
+        Some(path) => Engine::builder().open(path).map_err(|error| format!("policy: {error}"))?,
+        None => {
+            let text = plan.preset.map_or(NO_LIMITS, |preset| preset.policy_text());
+            let policy = text.parse::<Policy>().map_err(|error| format!("preset: {error}"))?;
+            Engine::builder().policy(policy)
+        }
+    };
+    let clock = server.clock().clone();
+    let Some(fleet) = server.engine.store().fleet() else {
+        let store = Stores::Memory(MemoryStore::new(COUNTER_BYTES, clock.now()));
+        return Ok(builder.store(store).clock(clock).build());
+    };
+    let store = Stores::Redis(Arc::clone(fleet));
+    let secret = store.secret().unwrap_or_else(Secret::random);
+    Ok(builder.secret(secret_of(&plan.name, secret)).store(store).clock(clock).build())
+}
+
+/// The secret of a provider's counters: proxies that share a store have the same, and neither another provider nor the
+/// server's own policy has a counter of the same key, whatever their limits are called.
+fn secret_of(provider: &str, store: Secret) -> Secret {
+    let words = KeyFamily::new(&format!("outbound {provider}"), store);
+    // The lower half has no bit that is always the same.
+    let low = |word: u128| u64::try_from(word & u128::from(u64::MAX)).unwrap_or_default();
+    Secret::of_words(|number| low(words.hash(&number.to_le_bytes())))
 }
 
 /// Keeps the bodies that are here as a whole for another attempt.
@@ -115,28 +151,5 @@ impl Service<Request<ClientRequestBody>> for SendService {
     fn call(&mut self, request: Request<ClientRequestBody>) -> Self::Future {
         let client = self.0.clone();
         Box::pin(async move { client.send(request).await.map_err(Into::into) })
-    }
-}
-
-/// What a body of JSON says about its call.
-#[derive(Deserialize)]
-struct NamedModel<'b> {
-    #[serde(borrow)]
-    model: Option<Cow<'b, str>>,
-}
-
-/// The model that a body names, if it is JSON and names one.
-fn model(body: &[u8]) -> Option<String> {
-    let named: NamedModel<'_> = serde_json::from_slice(body).ok()?;
-    named.model.filter(|model| !model.is_empty() && model.len() <= VALUE_BYTES_MAX).map(Cow::into_owned)
-}
-
-/// Adds the model to a call.
-pub(super) fn with_model(call: Call, body: &ClientRequestBody) -> Call {
-    let ClientRequestBody::Whole(bytes) = body else { return call };
-    match model(bytes) {
-        // Its length was checked, and its name is not given otherwise.
-        Some(model) => call.clone().with(MODEL, model).unwrap_or(call),
-        None => call,
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{HOST, HeaderName, LINK, LOCATION};
+use http::header::{ACCEPT_ENCODING, HOST, HeaderName};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body as _, Incoming};
@@ -14,8 +14,11 @@ use tollgate_outbound::{BucketReport, Call, Freeze, Priority, Report};
 use tower_service::Service as _;
 
 use super::answer::{AnswerKind, OwnAnswer, SHOULD_RETRY};
-use super::document::OutboundPlan;
-use super::provider::{Provider, ProviderBody, with_model};
+use super::document::{MAX_WAIT_MAX, OutboundPlan};
+use super::estimate::{BodySummary, CostUnit};
+use super::links;
+use super::provider::{Provider, ProviderBody};
+use crate::service::Service as TollgateService;
 use crate::shutdown::{Stop, stopped};
 use crate::telemetry::{Meter, Sample, names};
 use crate::time_text;
@@ -43,8 +46,12 @@ impl OutboundProxy {
     ///
     /// # Errors
     /// When a file that the config names cannot be used.
-    pub(crate) fn new(plan: OutboundPlan, links: &UpstreamBudget) -> Result<Self, String> {
-        let providers = plan.providers.into_iter().map(|plan| Provider::new(plan, links));
+    pub(crate) fn new(
+        plan: OutboundPlan,
+        links: &UpstreamBudget,
+        server: &TollgateService,
+    ) -> Result<Self, String> {
+        let providers = plan.providers.into_iter().map(|plan| Provider::new(plan, links, server));
         Ok(Self { providers: providers.collect::<Result<_, _>>()? })
     }
 
@@ -76,12 +83,12 @@ impl OutboundProxy {
             return own(OwnAnswer::wrong(AnswerKind::NoProvider, self.no_provider(path)));
         };
         let target = target(provider, rest, request.uri().query());
-        let public = public_base(&request, scheme, provider);
-        let call = match call_of(request.headers()) {
+        let public = public_origin(&request, scheme);
+        let call = match call_of(provider.plan.base_call.clone(), request.headers()) {
             Ok(call) => call,
             Err(problem) => return own(OwnAnswer::wrong(AnswerKind::Invalid, problem)),
         };
-        let request = match prepared(request, (target, &provider.host), call).await {
+        let request = match prepared(request, target, provider, call).await {
             Ok(request) => request,
             Err(problem) => return own(OwnAnswer::wrong(AnswerKind::Invalid, problem)),
         };
@@ -109,6 +116,8 @@ fn samples(provider: &Provider) -> Vec<Sample> {
     let Report { totals, buckets } = provider.outbound.report();
     // A call may wait for several buckets, so their numbers do not add up.
     let most = |count: fn(&BucketReport) -> u64| buckets.iter().map(count).max().unwrap_or(0);
+    // A shared store brings freezes of other providers as well.
+    let is_frozen = |bucket: &&BucketReport| bucket.frozen.is_some() && bucket.owner == provider.host_name;
     let numbers = [
         (&names::OUTBOUND_CALLS, totals.calls),
         (&names::OUTBOUND_WAITED, totals.waited),
@@ -119,7 +128,7 @@ fn samples(provider: &Provider) -> Vec<Sample> {
         (&names::OUTBOUND_RETRIES, totals.retries),
         (&names::OUTBOUND_WAITING, most(|bucket| bucket.waiting as u64)),
         (&names::OUTBOUND_IN_FLIGHT, most(|bucket| bucket.in_flight)),
-        (&names::OUTBOUND_FROZEN, buckets.iter().filter(|bucket| bucket.frozen.is_some()).count() as u64),
+        (&names::OUTBOUND_FROZEN, buckets.iter().filter(is_frozen).count() as u64),
     ];
     let label = Some((names::label::PROVIDER, provider.label));
     numbers.map(|(metric, value)| Sample { metric, label, value }).into()
@@ -136,19 +145,22 @@ fn target(provider: &Provider, rest: &str, query: Option<&str>) -> String {
     format!("{base}{rest}{}", query.unwrap_or_default())
 }
 
-/// The URL by which the client calls this provider, if the request names its host.
-fn public_base(request: &Request<Incoming>, scheme: &str, provider: &Provider) -> Option<String> {
+/// The origin of the URL by which the client calls the proxy, if the request names its host.
+fn public_origin(request: &Request<Incoming>, scheme: &str) -> Option<String> {
     let host = request.headers().get(HOST)?.to_str().ok()?;
-    Some(format!("{scheme}://{host}{}/", provider.plan.prefix))
+    Some(format!("{scheme}://{host}"))
 }
 
-/// What the fields of a request say about its call.
-fn call_of(headers: &HeaderMap) -> Result<Call, String> {
+/// Adds what the fields of a request say about its call.
+fn call_of(mut call: Call, headers: &HeaderMap) -> Result<Call, String> {
     let text = |name: &HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
-    let mut call = Call::new();
     if let Some(wait) = text(&MAX_WAIT) {
         let duration = time_text::duration(wait).map(Duration::from);
-        call = call.max_wait(duration.map_err(|problem| format!("{MAX_WAIT}: {problem}"))?);
+        let duration = duration.map_err(|problem| format!("{MAX_WAIT}: {problem}"))?;
+        if duration > MAX_WAIT_MAX {
+            return Err(format!("{MAX_WAIT}: {wait:?} is not accepted; accepted: at most 1h"));
+        }
+        call = call.max_wait(duration);
     }
     if let Some(priority) = text(&PRIORITY) {
         call = call.priority(match priority {
@@ -168,12 +180,14 @@ fn call_of(headers: &HeaderMap) -> Result<Call, String> {
 /// The request as the provider gets it. A body of moderate size is read as a whole, so that it can be sent again.
 async fn prepared(
     request: Request<Incoming>,
-    (target, host): (String, &HeaderValue),
-    call: Call,
+    target: String,
+    provider: &Provider,
+    mut call: Call,
 ) -> Result<Request<ClientRequestBody>, String> {
     let (mut parts, body) = request.into_parts();
-    parts.headers.insert(HOST, host.clone());
+    parts.headers.insert(HOST, provider.host.clone());
     parts.uri = Uri::try_from(target).map_err(|_| "the path is not one that can be sent on".to_owned())?;
+    let states_cost = parts.headers.contains_key(&COST);
     for name in [&MAX_WAIT, &PRIORITY, &COST] {
         parts.headers.remove(name);
     }
@@ -184,7 +198,18 @@ async fn prepared(
         }
         _ => ClientRequestBody::Stream(body),
     };
-    parts.extensions.insert(with_model(call, &body));
+    if let ClientRequestBody::Whole(bytes) = &body
+        && let Some(summary) = BodySummary::of(bytes)
+    {
+        let unit = if states_cost { CostUnit::Calls } else { provider.plan.unit };
+        call = summary.with_model(call).map_err(|problem| problem.to_string())?;
+        if let Some(tokens) = summary.tokens(parts.uri.path()) {
+            call = tokens.describe(call, unit).map_err(|problem| problem.to_string())?;
+            // What the answer says about its tokens is read as it passes.
+            parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        }
+    }
+    parts.extensions.insert(call);
     Ok(Request::from_parts(parts, body))
 }
 
@@ -197,12 +222,5 @@ fn hand_on(response: &mut Response<ProviderBody>, provider: &Provider, public: O
     if status == StatusCode::TOO_MANY_REQUESTS && is_frozen {
         headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
     }
-    let Some(public) = public else { return };
-    let theirs = format!("{}{}/", provider.plan.origin, provider.plan.base);
-    for name in [LINK, LOCATION] {
-        let Some(value) = headers.get(&name).and_then(|value| value.to_str().ok()) else { continue };
-        if let Ok(ours) = HeaderValue::try_from(value.replace(&theirs, public)) {
-            headers.insert(name, ours);
-        }
-    }
+    links::rewrite(headers, &provider.plan, public);
 }

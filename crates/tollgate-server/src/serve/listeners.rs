@@ -15,6 +15,7 @@ use crate::disk::plain_cause;
 use crate::gateway;
 use crate::listen::{self, ConnectionLimit, FdBudget, GatewayListener, Handshake, Stream};
 use crate::outbound::{self, OutboundPlan, OutboundProxy};
+use crate::protocol::Protocol;
 use crate::shutdown::Stop;
 use crate::tls::{AlpnProtocol, Tls};
 use crate::{grpc, http, resp};
@@ -123,12 +124,14 @@ impl Listeners {
         }
         let Proxying { routes, outbound, taking } = proxying;
         if let Some((listener, plan)) = self.outbound.zip(outbound) {
-            let proxy = Arc::new(OutboundProxy::new(plan, &upstreams)?);
+            let proxy = Arc::new(OutboundProxy::new(plan, &upstreams, service)?);
             proxy.show(&service.meter);
             proxy.maintain(stopped);
             let limit = tasks.budget.connection_limit();
+            let asked = Arc::clone(service);
             tasks.open(listener, limit, AlpnProtocol::Http, move |stream, stop| {
-                outbound::connection(stream, Arc::clone(&proxy), stop)
+                let open = asked.meter.opened(Protocol::Outbound);
+                outbound::connection(stream, Arc::clone(&proxy), open, stop)
             });
         }
         if let Some(listener) = self.gateway {

@@ -86,12 +86,14 @@ impl Settings {
             gateway: arguments.gateway,
         };
         let has_client_ca = arguments.security.tls_client_ca.is_some();
-        let is_guarded = auth.is_required() || has_client_ca;
-        if !is_guarded && !arguments.insecure {
-            [Some(listen.http), listen.grpc, listen.resp, listen.outbound]
-                .into_iter()
-                .flatten()
-                .try_for_each(is_loopback)?;
+        if !has_client_ca && !arguments.insecure {
+            if !auth.is_required() {
+                [Some(listen.http), listen.grpc, listen.resp]
+                    .into_iter()
+                    .flatten()
+                    .try_for_each(is_loopback)?;
+            }
+            listen.outbound.map_or(Ok(()), is_loopback_of_outbound)?;
         }
         config.callers = arguments.callers.clone().or(config.callers);
         config.routes.extend(arguments.upstream.as_ref().map(RoutePlan::of_flag));
@@ -130,6 +132,19 @@ fn is_loopback(address: SocketAddr) -> Result<(), String> {
         "{address} can be reached from other machines, and clients there need no credentials; require a token with \
          --auth-token-file or certificates with --tls-client-ca, listen on 127.0.0.1:{port}, or, on a network where \
          everybody is trusted, add --insecure",
+        port = address.port()
+    ))
+}
+
+/// The credentials in calls through the outbound proxy are those of providers, so it checks no token of its own.
+fn is_loopback_of_outbound(address: SocketAddr) -> Result<(), String> {
+    if address.ip().is_loopback() {
+        return Ok(());
+    }
+    Err(format!(
+        "--outbound: {address} can be reached from other machines, and the outbound proxy checks no token: credentials in \
+         calls are those of the providers; require certificates with --tls-client-ca, listen on 127.0.0.1:{port}, or, on \
+         a network where everybody is trusted, add --insecure",
         port = address.port()
     ))
 }

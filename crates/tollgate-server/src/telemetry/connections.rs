@@ -8,12 +8,12 @@ use crate::protocol::Protocol;
 /// Connections that are open now. The numbers guard no other memory, so relaxed orderings are enough.
 #[derive(Default)]
 pub(super) struct Connections {
-    open: Arc<[AtomicU64; Protocol::ALL.len()]>,
+    open: Arc<[AtomicU64; Protocol::CONNECTED.len()]>,
 }
 
 /// One open connection, counted until this is dropped.
 pub(crate) struct Open {
-    open: Arc<[AtomicU64; Protocol::ALL.len()]>,
+    open: Arc<[AtomicU64; Protocol::CONNECTED.len()]>,
     protocol: Protocol,
 }
 

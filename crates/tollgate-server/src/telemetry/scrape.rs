@@ -80,7 +80,7 @@ impl Meter {
             Sample { metric: &names::BUILD, label: version, value: 1 },
             Sample::new(&names::FOLDED, self.ledger.folded() as u64),
         ];
-        samples.extend(Protocol::ALL.map(|protocol| Sample {
+        samples.extend(Protocol::CONNECTED.map(|protocol| Sample {
             metric: &names::CONNECTIONS,
             label: Some((label::WIRE, protocol.name())),
             value: self.connections.open(protocol),

@@ -86,6 +86,16 @@ fn the_guide_is_true() {
     let outbound =
         Outbound::start("outbound-guide", &section, &[("github.yaml", first(&blocks, "yaml policy"))]);
     assert!(first(&blocks, "sh serve").contains("tollgate serve --config config.yaml"));
+    for (language, block) in &blocks {
+        let command = match *language {
+            "yaml policy" => "policy",
+            "yaml config" => "config",
+            _ => continue,
+        };
+        let file = outbound.folder.write("shown.yaml", block).display().to_string();
+        let checked = run(&[command, "check", &file], b"");
+        assert!(checked.status.success(), "{block}\n{}", stderr(&checked));
+    }
     let mut last = Last::default();
     for (language, block) in &blocks {
         if *language == "sh" {
@@ -182,7 +192,12 @@ fn answers_of_its_own_are_typed() {
     };
     assert_own(&outbound.get("/other/x", ""), 404, "no-provider", "invalid_request_error");
     assert_own(&outbound.get("/apix", ""), 404, "no-provider", "invalid_request_error");
-    let wrong = ["Tollgate-Max-Wait: soon", "Tollgate-Priority: high", "Tollgate-Cost: much"];
+    let wrong = [
+        "Tollgate-Max-Wait: soon",
+        "Tollgate-Max-Wait: 61m",
+        "Tollgate-Priority: high",
+        "Tollgate-Cost: much",
+    ];
     for field in wrong {
         let response = outbound.get("/api/x", &format!("{field}\r\n"));
         assert_own(&response, 400, "invalid-request", "invalid_request_error");
@@ -225,6 +240,8 @@ fn a_client_that_leaves_is_not_waited_for() {
     };
     let holding = begun("/api/hang");
     until("the first call", || (upstream.count() == 1).then_some(()));
+    let open = |server: &Server| server.metric("tollgate_connections_open{wire=\"outbound\"}");
+    assert_eq!(open(&outbound.server), 1);
     let waiting = begun("/api/left");
     until("the second one to wait", || (outbound.metric("waiting") == 1).then_some(()));
     drop(waiting);
@@ -233,6 +250,100 @@ fn a_client_that_leaves_is_not_waited_for() {
     assert_eq!(outbound.get("/api/last", "").status, 200);
     let lines: Vec<String> = upstream.seen().into_iter().map(|seen| seen.line).collect();
     assert_eq!(lines, ["GET /hang", "GET /last"]);
+}
+
+/// A call to a model is charged its estimated tokens, and then what the answer says, in JSON and in events. A call whose
+/// estimate is more than the limit ever admits waits for all of it, instead of being refused for ever.
+#[test]
+fn calls_to_models_are_settled_at_their_tokens() {
+    let upstream = Upstream::start();
+    let section = format!(
+        "outbound: {{providers: {{api: {{url: 'http://{}/give/200', preset: openai, policy: '@/policy.yaml'}}}}}}",
+        upstream.address
+    );
+    let policy = "limits: [{name: tokens, by: [model], rate: 100/h}, {name: calls, rate: 9/h, cost: 1}]";
+    let outbound = Outbound::start("outbound-tokens", &section, &[("policy.yaml", policy)]);
+    let ask = |kind: &str, answer: &str, output: u64| {
+        let body =
+            format!(r#"{{"model": "m", "messages": [{{"content": "eight b."}}], "max_tokens": {output}}}"#);
+        let fields = format!(
+            "Tollgate-Max-Wait: 0s\r\nAccept-Encoding: gzip\r\nGive-Content-Type: {kind}\r\nGive-Body: {answer}\r\n"
+        );
+        outbound.send("POST", "/api/v1/chat/completions", &fields, &body)
+    };
+    let json = r#"{"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": 12}}"#;
+    let events = r#"data: {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 15}}\n\ndata: [DONE]\n\n"#;
+    assert_eq!(ask("application/json", json, 90).body, json.as_bytes());
+    assert_eq!(upstream.only().header("accept-encoding"), "identity");
+    // 20 tokens were used: there is room for 2 + 78, and was none.
+    let second = until("the first call is settled", || {
+        Some(ask("text/event-stream", events, 78)).filter(|response| response.status == 200)
+    });
+    assert_eq!(second.body, events.replace("\\n", "\n").as_bytes());
+    until("the second call is settled", || (ask("application/json", "{}", 58).status == 200).then_some(()));
+    assert_eq!(upstream.count(), 2);
+    // Without a usage the estimate stays, so that nothing is left.
+    for output in [1, 5_000] {
+        let refused = ask("application/json", json, output);
+        let answer = self::json(&refused);
+        assert_eq!((refused.status, &answer["bucket"]), (429, &"tokens".into()), "{answer}");
+        assert_eq!(answer["type"], "urn:tollgate:problem:call-too-late");
+    }
+    assert_eq!(upstream.count(), 2);
+}
+
+/// Attributes in the config count in all calls to a provider: a preset's plan can be chosen.
+#[test]
+fn a_provider_has_attributes() {
+    let upstream = Upstream::start();
+    let section = format!(
+        "outbound: {{providers: {{api: {{url: 'http://{}', policy: '@/policy.yaml', attributes: {{plan: live}}}}}}}}",
+        upstream.address
+    );
+    let policy = "limits: [{name: calls, by: [plan], tier_by: plan, tiers: {live: 2/h}, rate: 1/h}]";
+    let outbound = Outbound::start("outbound-attributes", &section, &[("policy.yaml", policy)]);
+    let statuses = [(); 3].map(|()| outbound.get("/api/x", "Tollgate-Max-Wait: 0s\r\n").status);
+    assert_eq!(statuses, [200, 200, 429]);
+}
+
+/// A provider has as many calls in flight as its config allows.
+#[test]
+fn calls_in_flight_have_a_bound() {
+    let upstream = Upstream::start();
+    let section = format!(
+        "outbound: {{providers: {{api: {{url: 'http://{}', connections: 1, timeouts: {{connect: 50ms}}}}}}}}",
+        upstream.address
+    );
+    let outbound = Outbound::start("outbound-bound", &section, &[]);
+    let mut holding = outbound.connect();
+    holding.write_all(b"GET /api/hang HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    until("the first call", || (upstream.count() == 1).then_some(()));
+    let refused = outbound.get("/api/x", "");
+    assert_eq!((refused.status, upstream.count()), (502, 1));
+    drop(holding);
+    until("its end", || (outbound.get("/api/x", "").status == 200).then_some(()));
+}
+
+/// A call that was sent just before the stop is answered, also on a connection that the proxy has not looked at yet.
+#[test]
+fn calls_sent_before_the_stop_are_answered() {
+    let upstream = Upstream::start();
+    let section = format!("outbound: {{providers: {{api: {{url: 'http://{}'}}}}}}", upstream.address);
+    for _ in 0..3 {
+        let mut outbound = Outbound::start("outbound-stop", &section, &[]);
+        let begun = (0..20).map(|_| {
+            let mut stream = outbound.connect();
+            stream.write_all(b"GET /api/x HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+            stream
+        });
+        let streams: Vec<_> = begun.collect();
+        outbound.server.signal("-TERM");
+        for stream in &streams {
+            assert_eq!(Response::read(&mut BufReader::new(stream)).status, 200);
+        }
+        drop(streams);
+        assert_eq!(outbound.server.wait().code(), Some(0));
+    }
 }
 
 /// An API over TLS is called in the protocol that was agreed on, if its certificate is known.
@@ -269,5 +380,9 @@ fn a_wrong_config_stops_the_start() {
     );
     let section = "outbound: {providers: {a: {url: 'http://127.0.0.1:9'}}}";
     assert!(report(section, &["--outbound", "0.0.0.0:0"]).contains("add --insecure"));
+    // Regression: a token counted as protection of the proxy, which does not ask for one.
+    let token = folder.write("token", "a-token-of-sixteen-bytes").display().to_string();
+    let guarded = report(section, &["--outbound", "0.0.0.0:0", "--auth-token-file", &token]);
+    assert!(guarded.contains("--outbound: 0.0.0.0:0 can be reached from other machines"), "{guarded}");
     assert!(report("outbound: {providers: {a: {url: ftp}}}", &[]).contains("outbound.providers.a.url: "));
 }

@@ -17,7 +17,7 @@ use crate::algorithm::concurrency::PermitId;
 use crate::decision::{Decision, Held, Permit, Settled, Status};
 use crate::outcome::{Source, Verdict};
 use crate::policy::{Cost, Limit};
-use crate::request::CheckRequest;
+use crate::request::{CheckRequest, Descriptor};
 use crate::store::{Charge, Charges, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
@@ -46,6 +46,33 @@ pub struct Reservation {
     leaves_at: Timestamp,
     expires_at: Timestamp,
     is_settled: bool,
+}
+
+/// The cost at which a reservation is settled.
+#[derive(Clone, Copy)]
+enum ActualCost<'r, 'd> {
+    /// Nothing: all of it is given back.
+    Nothing,
+    /// The actual cost.
+    Units(u64),
+    /// The cost of this request at each limit.
+    OfRequest(&'r Descriptor<'d>),
+}
+
+impl ActualCost<'_, '_> {
+    /// The units that a counter is to be charged.
+    fn cost_of(self, held: &Held, active: &ActivePolicy) -> u64 {
+        match self {
+            Self::Nothing => 0,
+            Self::Units(actual) if held.settles => actual,
+            Self::Units(_) => held.estimate,
+            Self::OfRequest(request) => {
+                let limit = active.counters_of(&held.limit).map(|(limit, _)| limit);
+                let limit = limit.filter(|limit| !matches!(limit.cost(), Cost::Units(_)));
+                limit.and_then(|limit| limit.cost_of(request).ok()).unwrap_or(held.estimate)
+            }
+        }
+    }
 }
 
 /// Why a reservation could not be settled.
@@ -91,6 +118,38 @@ impl Reservation {
     /// Separates the permit from the reservation, for a caller that releases it at another time than it settles.
     pub fn take_permit(&mut self) -> Option<Permit> {
         self.permit.take()
+    }
+
+    /// Settles it as [`Reservations::commit`] does, at what each limit charges for a request with these attributes and this
+    /// cost: the same request, as it turned out to be. Limits with a fixed cost keep what they took, and so do limits that
+    /// cannot compute their cost.
+    ///
+    /// ```
+    /// use tollgate::{CheckRequest, Engine, Ticks};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limits = "limits: [{name: read, rate: 9/h, cost: input}, {name: written, rate: 9/h, cost: output}]";
+    /// let engine = Engine::builder().policy(limits.parse()?).build();
+    /// let request = |input: i64, output: i64| CheckRequest::new().with("input", input)?.with("output", output);
+    /// let (now, estimate, actual) = (engine.now(), request(5, 8)?, request(6, 2)?);
+    /// # pollster::block_on(async {
+    /// let (_, reservation) = engine.reservations().reserve(&estimate, Ticks::from_secs(60), now).await;
+    /// reservation.unwrap().commit_as(&engine, &actual, now).await.unwrap();
+    /// let left = engine.operator().peek(&actual, now).await;
+    /// assert_eq!(left.limits().map(|limit| limit.outcome.remaining).collect::<Vec<_>>(), [3, 7]);
+    /// # });
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Reservations::commit`].
+    pub async fn commit_as<S: Store>(
+        &mut self,
+        engine: &Engine<S>,
+        actual: &CheckRequest<'_>,
+        now: Timestamp,
+    ) -> Result<Settled, CommitError> {
+        engine.reservations().settle(self, ActualCost::OfRequest(actual.first()), now).await
     }
 }
 
@@ -141,7 +200,7 @@ impl<S: Store> Reservations<'_, S> {
         actual: u64,
         now: Timestamp,
     ) -> Result<Settled, CommitError> {
-        self.settle(reservation, Some(actual), now).await
+        self.settle(reservation, ActualCost::Units(actual), now).await
     }
 
     /// Gives back all that a reservation took. A failed call may be repeated, as with [`Reservations::commit`]. A slot in the
@@ -152,13 +211,13 @@ impl<S: Store> Reservations<'_, S> {
     /// # Errors
     /// When the reservation has expired, was settled before, or the store does not answer.
     pub async fn cancel(self, reservation: &mut Reservation, now: Timestamp) -> Result<Settled, CommitError> {
-        self.settle(reservation, None, now).await
+        self.settle(reservation, ActualCost::Nothing, now).await
     }
 
     async fn settle(
         self,
         reservation: &mut Reservation,
-        actual: Option<u64>,
+        actual: ActualCost<'_, '_>,
         now: Timestamp,
     ) -> Result<Settled, CommitError> {
         let now = now.decidable();
@@ -171,16 +230,15 @@ impl<S: Store> Reservations<'_, S> {
         let mut settled = Settled::default();
         let parted = self.leave_queue(reservation, actual, now);
         let has_left = parted == LeftQueue::Used || now >= reservation.leaves_at;
-        for (at, held) in reservation.held.iter_mut().enumerate() {
-            let cost = match actual {
-                Some(actual) if held.settles => actual,
-                Some(_) => held.estimate,
-                None => 0,
-            };
+        let costs: SmallVec<[u64; 4]> = {
+            let active = self.engine.active.load();
+            reservation.held.iter().map(|held| actual.cost_of(held, &active)).collect()
+        };
+        for ((at, held), cost) in reservation.held.iter_mut().enumerate().zip(costs) {
             let change = if held.is_leaky() && cost < held.cost {
                 if parted == (LeftQueue::Free { at }) {
                     Settled { refunded: held.cost, ..Settled::default() }
-                } else if actual.is_some() || has_left {
+                } else if has_left || !matches!(actual, ActualCost::Nothing) {
                     // A request pays for its slot before it leaves: the next may leave no earlier, whatever this one
                     // cost.
                     Settled::default()

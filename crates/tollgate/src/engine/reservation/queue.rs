@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::{Reservation, Reservations};
+use super::{ActualCost, Reservation, Reservations};
 use crate::clock::Clock;
 use crate::decision::Held;
 use crate::departure::{DepartureRequest, DepartureSlot, LeaveOutcome};
@@ -78,12 +78,12 @@ impl<S: Store> Reservations<'_, S> {
     pub(super) fn leave_queue(
         self,
         reservation: &mut Reservation,
-        actual: Option<u64>,
+        actual: ActualCost<'_, '_>,
         now: Timestamp,
     ) -> LeftQueue {
         let Some(QueuedSlot { at, slot }) = &reservation.queued else { return LeftQueue::No };
         let empty_at = match actual {
-            None => match self.engine.store.leave_queue(slot, now) {
+            ActualCost::Nothing => match self.engine.store.leave_queue(slot, now) {
                 LeaveOutcome::Freed => {
                     let at = *at;
                     reservation.queued = None;
@@ -91,7 +91,7 @@ impl<S: Store> Reservations<'_, S> {
                 }
                 LeaveOutcome::Used(empty_at) => Some(empty_at),
             },
-            Some(_) => slot.keep(),
+            ActualCost::Units(_) | ActualCost::OfRequest(_) => slot.keep(),
         };
         if let Some(held) = reservation.held.get_mut(*at) {
             held.empty_at = empty_at;

@@ -5,13 +5,13 @@ use std::fs;
 use std::io::{BufRead, Write};
 use std::path::Path;
 
-use tollgate::CredentialDigest;
+use tollgate::{CredentialDigest, Value};
 use tollgate_tower::attributes::callers::{
     CALLERS_MAX, CallerEntry, attribute_problem, credential_problem, entries,
 };
 
 use crate::callers::read;
-use crate::cli::{CallersCommand, GivenAttribute, GivenValue, ListCallersArguments};
+use crate::cli::{CallersCommand, GivenAttribute, ListCallersArguments};
 use crate::console::Console;
 use crate::disk::{self, DiskError};
 use crate::{FAILURE, SUCCESS, USAGE};
@@ -120,10 +120,7 @@ fn added(path: &Path, secret: &str, attributes: &[GivenAttribute]) -> Result<Edi
         if attributes.iter().take(index).any(|before| before.name == attribute.name) {
             return Err(format!("{} is given twice; name each attribute once", attribute.name));
         }
-        let value = match &attribute.value {
-            GivenValue::Text(text) => text.clone(),
-            GivenValue::Number(number) => number.to_string(),
-        };
+        let value = Value::from(&attribute.value).to_string();
         if let Some(problem) = attribute_problem(&attribute.name, &value) {
             return Err(format!("{}: {problem}", attribute.name));
         }

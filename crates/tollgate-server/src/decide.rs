@@ -2,7 +2,7 @@
 
 use tollgate::{CheckRequest, Clock, Engine, HeaderPolicy, MemoryStore, RequestError};
 
-use crate::cli::{DecideArguments, GivenValue};
+use crate::cli::DecideArguments;
 use crate::console::Console;
 use crate::decision_json::{Decided, Hold};
 use crate::policy_file;
@@ -74,10 +74,7 @@ fn fail(console: &mut Console, error: impl std::fmt::Display) -> u8 {
 fn request(arguments: &DecideArguments) -> Result<CheckRequest<'_>, RequestError> {
     let mut request = CheckRequest::new();
     for attribute in &arguments.attributes {
-        request = match &attribute.value {
-            GivenValue::Text(text) => request.with(&attribute.name, text)?,
-            GivenValue::Number(number) => request.with(&attribute.name, *number)?,
-        };
+        request.push(&attribute.name, &attribute.value)?;
     }
     request.cost(arguments.cost)
 }

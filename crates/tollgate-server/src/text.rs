@@ -2,7 +2,6 @@
 //! `tollgate_compat::text` makes external text safe to show.
 
 use std::borrow::Cow;
-use std::fmt::Write;
 
 use tollgate::credential::CREDENTIAL;
 use tollgate::request::Attribute;
@@ -14,17 +13,6 @@ pub(crate) fn counted(number: usize, what: &str) -> String {
     match number {
         1 => format!("1 {what}"),
         _ => format!("{number} {what}s"),
-    }
-}
-
-/// Appends a value to a text.
-fn push_value(into: &mut String, value: Value<'_>) {
-    match value {
-        Value::Text(text) => push(into, text),
-        Value::Number(number) => {
-            // Writing to a string cannot fail.
-            let _ = write!(into, "{number}");
-        }
     }
 }
 
@@ -40,11 +28,10 @@ pub(crate) fn unsecret<'v>(name: &str, value: &'v str) -> Cow<'v, str> {
 /// The attributes of a request, as text.
 pub(crate) fn attributes(request: &CheckRequest<'_>) -> Vec<(String, String)> {
     let pair = |attribute: &Attribute<'_>| {
-        let mut value = String::new();
-        match attribute.value {
-            Value::Text(text) => push(&mut value, &unsecret(attribute.name, text)),
-            Value::Number(_) => push_value(&mut value, attribute.value),
-        }
+        let value = match attribute.value {
+            Value::Text(text) => shown(&unsecret(attribute.name, text)),
+            number @ Value::Number(_) => number.to_string(),
+        };
         (shown(attribute.name), value)
     };
     request.attributes().iter().map(pair).collect()

@@ -381,7 +381,7 @@ impl Limit {
         let quotas = &self.quotas;
         let value = |position: usize| request.attributes().get(position).map(|given| given.value);
         if let Some((position, by)) = first.zip(self.by.first()).filter(|_| !quotas.overrides.is_empty()) {
-            let (mut network, mut digits) = (Text::EMPTY, [0; 20]);
+            let (mut network, mut digits) = (Text::EMPTY, Digits::new());
             let value = as_text(by.counted(value(position)?, &mut network), &mut digits);
             let texts = quotas.texts(value, request.spellings_of(position));
             let found = texts.into_iter().find_map(|text| quotas.overrides.get_key_value(text));

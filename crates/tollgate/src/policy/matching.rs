@@ -292,8 +292,8 @@ fn attribute_cost(name: &str, value: Value<'_>) -> Result<u64, String> {
         Value::Text(_) => None,
     };
     cost.filter(|&cost| cost <= COST_MAX).ok_or_else(|| {
-        let mut room: Digits = [0; 20];
-        let text = quoted(as_text(value, &mut room));
+        let mut digits = Digits::new();
+        let text = quoted(as_text(value, &mut digits));
         format!("the attribute {name} is {text}; accepted: whole numbers from 0 to {COST_MAX}")
     })
 }

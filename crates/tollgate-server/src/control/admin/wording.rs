@@ -84,11 +84,7 @@ pub(super) fn unforgotten(failure: StoreFailure) -> String {
 
 /// Names and values of a request, as text.
 pub(super) fn texts<'r>(request: &CheckRequest<'r>) -> Vec<(&'r str, String)> {
-    let text = |value| match value {
-        tollgate::Value::Text(text) => text.to_owned(),
-        tollgate::Value::Number(number) => number.to_string(),
-    };
-    request.attributes().iter().map(|given| (given.name, text(given.value))).collect()
+    request.attributes().iter().map(|given| (given.name, given.value.to_string())).collect()
 }
 
 /// A request for the audit log.

@@ -6,7 +6,7 @@ use tollgate::credential::CREDENTIAL;
 use tollgate::headers::{Caller, HeaderList};
 use tollgate::request::Descriptor;
 use tollgate::{
-    Answer, Audience, CheckRequest, Decision, Enforcement, HeaderPolicy, LimitStatus, Reason, Ticks,
+    Answer, Audience, CheckRequest, Decision, HeaderPolicy, LimitStatus, Reason, Ticks,
     Timestamp, Verdict,
 };
 
@@ -164,13 +164,8 @@ fn limit(out: &mut Vec<u8>, status: &LimitStatus<'_>) {
     number(out, ",\"retry_after_ms\":", outcome.verdict.retry_after().map(Ticks::ceil_millis));
     number(out, ",\"reset_after_ms\":", counter.map(|outcome| outcome.reset_after.ceil_millis()));
     name(out, ",\"source\":\"", status.source.name());
-    raw(
-        out,
-        match status.enforcement {
-            Enforcement::Enforced => ",\"mode\":\"enforce\"}",
-            Enforcement::Shadow => ",\"mode\":\"shadow\"}",
-        },
-    );
+    name(out, ",\"mode\":\"", status.enforcement.name());
+    out.push(b'}');
 }
 
 /// Appends text that is JSON already.

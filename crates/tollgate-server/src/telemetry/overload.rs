@@ -1,6 +1,5 @@
 //! Metrics of the overload controllers. Their names, and the reasons of their changes, come from closed lists.
 
-use tollgate::policy::Mode;
 use tollgate::time::WallOffset;
 use tollgate_overload::{ControllerReport, Priority};
 use tollgate_tower::shed::Shedder;
@@ -55,7 +54,7 @@ fn show(report: &ControllerReport, wall: WallOffset, metric: &Metric, page: &mut
     if *metric == names::OVERLOAD_REASON {
         page.number(metric, &[controller, (label::REASON, report.reason.as_str())], 1);
     } else if *metric == names::OVERLOAD_MODE {
-        page.number(metric, &[controller, (label::MODE, mode(report.mode))], 1);
+        page.number(metric, &[controller, (label::MODE, report.mode.name())], 1);
     } else if let Some(number) = number(report, wall, metric) {
         page.number(metric, &[controller], number);
     }
@@ -73,12 +72,4 @@ fn number(report: &ControllerReport, wall: WallOffset, metric: &Metric) -> Optio
         (&names::OVERLOAD_CHANGED, report.changed_at.map(|at| at.on_wall(wall).unix_micros() / 1_000_000)),
     ];
     shown.into_iter().find(|(shown, _)| *shown == metric).and_then(|(_, number)| number)
-}
-
-const fn mode(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Enforce => "enforce",
-        Mode::Shadow => "shadow",
-        Mode::Off => "off",
-    }
 }

@@ -53,6 +53,19 @@ pub enum Mode {
     Off,
 }
 
+impl Mode {
+    /// Every mode with its name.
+    pub const NAMED: [(&str, Mode); 3] =
+        [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
+
+    /// Its name in policies and answers.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        // The list is in the order of the variants.
+        Self::NAMED[self as usize].0
+    }
+}
+
 /// How closely a limit follows its store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Consistency {

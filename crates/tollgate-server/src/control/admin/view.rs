@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 use tollgate::engine::{Explained, Explanation, State};
 use tollgate::policy::{Change, Difference, FieldChange, Limit, Mode, Policy, Unmet};
 use tollgate::time::WallOffset;
-use tollgate::{Block, CheckRequest, Enforcement, ExpiringOverride, LimitOverride, Ticks, Timestamp};
+use tollgate::{Block, CheckRequest, ExpiringOverride, LimitOverride, Ticks, Timestamp};
 use tollgate_compat::CompatConfig;
 
 use crate::readiness::PolicyReport;
@@ -43,14 +43,6 @@ pub(super) struct Pairs<'a>(pub(super) &'a [(String, String)]);
 impl Serialize for Pairs<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
-    }
-}
-
-pub(super) const fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Enforce => "enforce",
-        Mode::Shadow => "shadow",
-        Mode::Off => "off",
     }
 }
 
@@ -203,7 +195,7 @@ impl<'a> LimitsView<'a> {
             view.limits.push(LimitView {
                 name: limit.name(),
                 sentence: limit.sentence(),
-                mode: mode_name(mode),
+                mode: mode.name(),
                 percent,
                 ruled: ruled.map(shown),
                 holds: holds.map(shown),
@@ -265,10 +257,7 @@ impl From<&State> for StateView {
                 .and_then(|_| outcome.verdict.retry_after())
                 .map(Ticks::ceil_millis),
             source: state.source.name(),
-            stance: match state.enforcement {
-                Enforcement::Enforced => "enforce",
-                Enforcement::Shadow => "shadow",
-            },
+            stance: state.enforcement.name(),
             quota: state.allowance.clone(),
             chosen: state.choice.to_string(),
             open_tiers: state.open_tiers.clone(),
@@ -519,7 +508,7 @@ fn explained(limit: &Explained, wall: WallOffset) -> ExplainedView<'_> {
         name: &limit.name,
         applies: limit.state.is_some(),
         sentence: &limit.sentence,
-        mode: mode_name(limit.mode),
+        mode: limit.mode.name(),
         percent: limit.percent,
         ruled: limit.ruled.map(|ruled| ExpiringOverrideView::new(ruled, wall)),
         state: limit.state.as_ref().map(StateView::from),

@@ -6,8 +6,7 @@ use tollgate::credential::CREDENTIAL;
 use tollgate::headers::{Caller, HeaderList};
 use tollgate::request::Descriptor;
 use tollgate::{
-    Answer, Audience, CheckRequest, Decision, HeaderPolicy, LimitStatus, Reason, Ticks,
-    Timestamp, Verdict,
+    Answer, Audience, CheckRequest, Decision, HeaderPolicy, LimitStatus, Reason, Ticks, Timestamp, Verdict,
 };
 
 /// The permit or reservation that a decision gave to its caller.

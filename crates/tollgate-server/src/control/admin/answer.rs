@@ -469,7 +469,8 @@ impl ControlPlane {
         scope: Scope<'_>,
         is_other: impl Fn(&ExpiringOverride) -> bool,
     ) -> Vec<OtherView> {
-        let (policy, overrides) = (self.service.engine.policy(), self.service.engine.operator().overrides(act.now));
+        let (policy, overrides) =
+            (self.service.engine.policy(), self.service.engine.operator().overrides(act.now));
         let (all, single) = overrides.list();
         let effective = |name: &str| {
             let limit = policy.limits().iter().find(|limit| limit.name() == name)?;

@@ -142,16 +142,18 @@ fn admin_request(command: &OperateCommand) -> Result<AdminRequest<'_>, String> {
             let body = json!({ "attributes": attributes(&key.attributes)? });
             post(&key.server, "/admin/v1/unblock", body, show::unblocked)
         }
-        OperateCommand::Kill(kill) => post(&kill.server, "/admin/v1/kill", override_body(kill), show::ruled),
+        OperateCommand::Kill(kill) => {
+            post(&kill.server, "/admin/v1/kill", override_body(kill), show::expiring)
+        }
         OperateCommand::Shadow(shadow) => {
-            post(&shadow.server, "/admin/v1/shadow", override_body(shadow), show::ruled)
+            post(&shadow.server, "/admin/v1/shadow", override_body(shadow), show::expiring)
         }
         OperateCommand::Percent(percent) => {
             let body = json!({
                 "limit": percent.limit, "all": percent.all, "percent": percent.percent, "for": percent.lasting,
                 "note": percent.note,
             });
-            post(&percent.server, "/admin/v1/percent", body, show::ruled)
+            post(&percent.server, "/admin/v1/percent", body, show::expiring)
         }
         OperateCommand::Restore(restore) => {
             let scope = &restore.scope;

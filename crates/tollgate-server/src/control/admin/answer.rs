@@ -103,8 +103,8 @@ impl Act<'_> {
     }
 
     /// An override, for output.
-    pub(super) const fn ruled(&self, ruled: ExpiringOverride) -> ExpiringOverrideView {
-        ExpiringOverrideView::new(ruled, self.wall)
+    pub(super) const fn expiring(&self, expiring: ExpiringOverride) -> ExpiringOverrideView {
+        ExpiringOverrideView::new(expiring, self.wall)
     }
 
     /// Refuses the request if the sender's role is below `least`.
@@ -231,8 +231,8 @@ impl ControlPlane {
         let single: HashMap<String, ExpiringOverride> = single.into_iter().collect();
         let holding = |limit: &Limit| LimitFooting {
             footing: overrides.mode_of(limit),
-            ruled: single.get(limit.name()).copied(),
-            holds: overrides.of(limit),
+            own_override: single.get(limit.name()).copied(),
+            effective_override: overrides.of(limit),
         };
         let mut view = LimitsView::new(&policy, self.policy_report(act), all, holding, &blocks, act.wall);
         view.overload = self.overload_overrides(act);
@@ -438,19 +438,21 @@ impl ControlPlane {
         };
         let scope = self.scope(act, form)?;
         let (until, note) = (form.until(effect, act.now)?, form.note()?);
-        let ruled = ExpiringOverride { kind, until };
-        self.service.engine.operator().set_override(scope, ruled, act.now).map_err(|error| match error {
-            OverrideError::UnknownLimit(name) => unknown_limit(&name, &self.service.engine.policy()),
-            OverrideError::Percent(_) => Problem::invalid(format!("percent: {error}")),
-            _ => Problem::of_admin(AdminProblem::Conflict, error.to_string()),
-        })?;
+        let expiring = ExpiringOverride { kind, until };
+        self.service.engine.operator().set_override(scope, expiring, act.now).map_err(
+            |error| match error {
+                OverrideError::UnknownLimit(name) => unknown_limit(&name, &self.service.engine.policy()),
+                OverrideError::Percent(_) => Problem::invalid(format!("percent: {error}")),
+                _ => Problem::of_admin(AdminProblem::Conflict, error.to_string()),
+            },
+        )?;
         let what = match kind {
             LimitOverride::Percent(percent) => format!("{percent} % until {}", act.shown(until).text()),
             LimitOverride::Off | LimitOverride::Shadow => format!("until {}", act.shown(until).text()),
         };
         act.audit(name_of(scope), &remarked(&what, note));
-        let milder = self.others(act, scope, |other| *other != ruled);
-        AdminAnswer::json(&OverrideView { ruled: act.ruled(ruled), milder })
+        let milder = self.others(act, scope, |other| *other != expiring);
+        AdminAnswer::json(&OverrideView { expiring: act.expiring(expiring), milder })
     }
 
     /// The limits that an override is about. Overriding all of them needs the role admin.
@@ -478,15 +480,15 @@ impl ControlPlane {
         };
         match scope {
             Scope::Limit(name) => effective(name)
-                .filter(|ruled| all == Some(*ruled))
-                .map(|ruled| OtherView::about_all(act.ruled(ruled)))
+                .filter(|expiring| all == Some(*expiring))
+                .map(|expiring| OtherView::about_all(act.expiring(expiring)))
                 .into_iter()
                 .collect(),
             Scope::All => single
                 .into_iter()
                 .filter_map(|(name, own)| {
-                    let ruled = effective(&name).filter(|ruled| *ruled == own)?;
-                    Some(OtherView::about(name, act.ruled(ruled)))
+                    let expiring = effective(&name).filter(|expiring| *expiring == own)?;
+                    Some(OtherView::about(name, act.expiring(expiring)))
                 })
                 .collect(),
         }
@@ -499,7 +501,9 @@ impl ControlPlane {
         let scope = self.scope(act, form)?;
         let restored = self.service.engine.operator().lift_override(scope, act.now);
         act.audit(name_of(scope), if restored { "restored" } else { "there was no override" });
-        AdminAnswer::json(&json!({ "restored": restored, "still_ruled": self.others(act, scope, |_| true) }))
+        AdminAnswer::json(
+            &json!({ "restored": restored, "still_overridden": self.others(act, scope, |_| true) }),
+        )
     }
 
     /// Shows what a candidate would change. On request it shows how many decisions of the last requests it would have

@@ -45,7 +45,7 @@ pub(super) struct Settings {
     pub(super) drain_delay: Duration,
 }
 
-/// What each protocol listens with: an address, or a bound listener. Without one a protocol is not served.
+/// The address or the bound listener of each protocol. Without one a protocol is not served.
 pub(super) struct Listening<T> {
     pub(super) http: T,
     pub(super) grpc: Option<T>,

@@ -262,6 +262,7 @@ impl ActiveOverrides {
         (overrides.all, by_limit)
     }
 
+    #[inline]
     fn about(&self, limit: &Limit) -> Option<ExpiringOverride> {
         self.overrides.as_ref()?.about(limit, self.now)
     }

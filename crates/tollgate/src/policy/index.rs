@@ -211,14 +211,10 @@ impl LimitIndex {
     #[inline]
     pub(crate) fn candidates(&self, request: &Descriptor<'_>, known: &MentionedAttributes) -> Candidates {
         let mut found = Candidates::new();
-        for &limit in &self.always {
-            found.push(limit);
-        }
+        found.extend_from_slice(&self.always);
         for &(name, position) in &known.list {
             let mentions = &self.mentions[usize::from(name)];
-            for &limit in &mentions.present {
-                found.push(limit);
-            }
+            found.extend_from_slice(&mentions.present);
             if mentions.equal.is_empty() {
                 continue;
             }

@@ -17,7 +17,7 @@ use crate::outcome::{Outcome, Source};
 use crate::overrides::{ActiveOverrides, ExpiringOverride, LimitOverride};
 use crate::policy::compared::Replaced;
 use crate::policy::{
-    Choice, Fault, Limit, MATCHED_MAX, Match, Matches, Mode, Penalty, Policy, QuotaIndex, Unmet,
+    BY_MAX, Choice, Fault, Limit, MATCHED_MAX, Match, Matches, Mode, Penalty, Policy, QuotaIndex, Unmet,
 };
 use crate::quota::Quota;
 use crate::request::{CheckRequest, Descriptor, GET, HEAD};
@@ -143,7 +143,7 @@ impl<S: Store> Operator<'_, S> {
             let (mut matches, fault, unpriced) = priced(&policy, request, overrides);
             let mut looks = MatchedRequest::default();
             active.take_uncounted(request, &mut matches, overrides, &mut looks.uncounted);
-            looks.matches = matches.iter().map(|matched| Match { cost: 0, ..matched.clone() }).collect();
+            looks.matches = matches.iter().map(|matched| Match { cost: 0, ..*matched }).collect();
             let charges = active.charges(request, &looks.matches, overrides, PermitId(0));
             let set = ChargeSet { matched: &looks, charges, permits_reported: 0 };
             let blocks = self.engine.blocks_of(&active, &looking, &set, now).await;
@@ -267,7 +267,7 @@ impl From<&Status> for MetLimit {
     /// A limit that needs no counter for the request.
     fn from(status: &Status) -> Self {
         let Status { limit, quota, descriptor, enforcement, source, outcome, .. } = *status;
-        let matched = Match { limit, quota, cost: 0, descriptor, by: SmallVec::new() };
+        let matched = Match { limit, quota, cost: 0, descriptor, by: [0; BY_MAX] };
         Self { matched, enforcement, source, outcome, foreseen: None, unpriced: None, refused_for: None }
     }
 }

@@ -19,34 +19,32 @@ use crate::cli::{
 use crate::console::Console;
 use crate::disk::plain_cause;
 use crate::text::plain;
-use crate::{FAILURE, SUCCESS, USAGE};
+use crate::{FAILURE, SUCCESS};
 
 /// Runs one of the commands, and returns its exit status.
-pub(crate) fn run(command: &OperateCommand, console: &mut Console) -> u8 {
-    blocking(console, async |console| match command {
-        OperateCommand::Top(arguments) => monitor::top(arguments, console).await,
-        OperateCommand::Tail(arguments) => monitor::tail(arguments, console).await,
-        _ => once(command, console).await,
-    })
+///
+/// # Errors
+/// When the server could not be asked, or refused.
+pub(crate) fn run(command: &OperateCommand, console: &mut Console) -> Result<u8, String> {
+    blocking(async {
+        match command {
+            OperateCommand::Top(arguments) => monitor::top(arguments, console).await,
+            OperateCommand::Tail(arguments) => monitor::tail(arguments, console).await,
+            _ => once(command, console).await,
+        }
+    })?
 }
 
 /// Runs an asynchronous command to its end.
-pub(crate) fn blocking(
-    console: &mut Console,
-    conversation: impl AsyncFnOnce(&mut Console) -> Result<u8, String>,
-) -> u8 {
+///
+/// # Errors
+/// When the system gives no runtime.
+pub(crate) fn blocking<F: Future>(command: F) -> Result<F::Output, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let ended = match runtime {
-        Ok(runtime) => runtime.block_on(conversation(console)),
-        Err(error) => Err(format!("the system gives no runtime: {}", plain_cause(&error))),
-    };
-    match ended {
-        Ok(status) => status,
-        Err(problem) => {
-            console.error(problem);
-            USAGE
-        }
-    }
+    let runtime = runtime.map_err(|error| {
+        format!("the system gives no runtime: {}; free some resources and try again", plain_cause(&error))
+    })?;
+    Ok(runtime.block_on(command))
 }
 
 /// Sends one request, and prints its answer.

@@ -307,6 +307,7 @@ impl<S: Store> Engine<S> {
         active.take_uncounted(request, matches, &overrides, uncounted);
         *permit = self.next_permit(active, matches);
         let id = permit.unwrap_or(PermitId(0));
+        // An iterator would move each charge, which is large, once more.
         for matched in &*matches {
             charges.push(active.charge(request, matched, &overrides, id));
         }

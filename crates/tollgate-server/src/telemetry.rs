@@ -237,7 +237,7 @@ impl Meter {
         }
         // Relaxed: a new watcher sees decisions from about now on.
         if self.is_watched.load(Ordering::Relaxed) {
-            self.tell(request, decision, protocol, now);
+            self.publish_decision(request, decision, protocol, now);
         }
         if let Some(tracer) = self.tracer.get() {
             tracer.record(decision, protocol, now);

@@ -274,7 +274,7 @@ impl ConnectionState {
         let polled = self.poll_part(context);
         self.is_awaited = polled.is_pending();
         if polled.is_ready() {
-            self.tell(Some(context));
+            self.wake_watcher(Some(context));
         }
         polled
     }
@@ -319,7 +319,7 @@ impl ConnectionState {
     }
 
     /// Wakes the task of the connection, unless it is the one that is running.
-    fn tell(&mut self, context: Option<&Context<'_>>) {
+    fn wake_watcher(&mut self, context: Option<&Context<'_>>) {
         let is_own = |watcher: &Waker| context.is_some_and(|context| watcher.will_wake(context.waker()));
         if self.watcher.as_ref().is_some_and(|watcher| !is_own(watcher))
             && let Some(watcher) = self.watcher.take()
@@ -368,7 +368,7 @@ impl Drop for IncomingBody {
     fn drop(&mut self) {
         let mut connection = self.connection.lock();
         (connection.is_held, connection.is_awaited) = (false, false);
-        connection.tell(None);
+        connection.wake_watcher(None);
     }
 }
 

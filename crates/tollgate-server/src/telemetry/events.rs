@@ -48,7 +48,7 @@ impl EventBudget {
 impl Meter {
     /// Publishes a decision to the watchers.
     #[cold]
-    pub(super) fn tell(
+    pub(super) fn publish_decision(
         &self,
         request: &CheckRequest<'_>,
         decision: &Decision,

@@ -81,7 +81,7 @@ impl FileWatch {
     }
 
     /// Reports what became of the policy that was taken.
-    pub(super) fn tell(&self, swapped: &Result<SwapReport, SwapError>) {
+    pub(super) fn report_swap(&self, swapped: &Result<SwapReport, SwapError>) {
         match swapped {
             Ok(report) => self.0.report(&Reload::Active(report)),
             Err(error) => self.0.refuse(error),

@@ -92,7 +92,7 @@ async fn inspect(StoreAccess { settings, certificates }: &StoreAccess) -> Report
         Topology::Sentinel { sentinels, service } => {
             // Sentinels have no databases, and their own users if any.
             let plain = Entrance { user: None, password: None, database: 0, ..entrance };
-            let (found, primary) = sentinel::look(sentinels, service, &plain).await;
+            let (found, primary) = sentinel::inspect(sentinels, service, &plain).await;
             lines.extend(found);
             if let Some(primary) = primary {
                 lines.extend(single(&primary, Deployment::Sentinel, &entrance, deadline).await);
@@ -177,7 +177,7 @@ async fn whole(hosts: &[Host], entrance: &Entrance<'_>, deadline: Duration) -> V
         lines.extend(about::lines(&node, Deployment::Cluster).await);
         return lines;
     }
-    let (found, primaries) = cluster::look(&node).await;
+    let (found, primaries) = cluster::inspect(&node).await;
     lines.extend(found);
     let mut offsets = Vec::new();
     for primary in primaries {

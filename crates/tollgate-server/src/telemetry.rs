@@ -223,7 +223,7 @@ impl Meter {
         }
         self.ledger.record(decision, protocol);
         self.record_rules(rules, protocol);
-        self.overflow.look(decision, now);
+        self.overflow.note_decision(decision, now);
         self.unlimited.record(request, decision, rules, protocol, now);
         if let Some(retry) = decision.retry_after() {
             self.retries.observe(retry.as_micros().saturating_mul(1_000));

@@ -326,10 +326,12 @@ impl Decision {
 
 /// The verdict of all enforced limits together: the one that is hardest on the caller.
 fn combine(statuses: &[Status]) -> Verdict {
-    let enforced = statuses.iter().filter(|status| status.enforcement == Enforcement::Enforced);
-    let verdicts = enforced.map(|status| status.outcome.verdict);
-    let refusing = verdicts.filter(|verdict| *verdict != Verdict::Allow);
-    refusing.max_by_key(|&verdict| severity(verdict)).unwrap_or(Verdict::Allow)
+    statuses
+        .iter()
+        .filter(|status| status.enforcement == Enforcement::Enforced)
+        .map(|status| status.outcome.verdict)
+        .max_by_key(|&verdict| severity(verdict))
+        .unwrap_or(Verdict::Allow)
 }
 
 const fn severity(verdict: Verdict) -> (u8, Ticks) {

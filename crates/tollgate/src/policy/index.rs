@@ -211,10 +211,14 @@ impl LimitIndex {
     #[inline]
     pub(crate) fn candidates(&self, request: &Descriptor<'_>, known: &MentionedAttributes) -> Candidates {
         let mut found = Candidates::new();
-        found.extend_from_slice(&self.always);
+        for &limit in &self.always {
+            found.push(limit);
+        }
         for &(name, position) in &known.list {
             let mentions = &self.mentions[usize::from(name)];
-            found.extend_from_slice(&mentions.present);
+            for &limit in &mentions.present {
+                found.push(limit);
+            }
             if mentions.equal.is_empty() {
                 continue;
             }

@@ -2,6 +2,7 @@
 //! `tollgate_compat::text` makes external text safe to show.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 
 use tollgate::credential::CREDENTIAL;
 use tollgate::request::Attribute;
@@ -23,6 +24,12 @@ pub(crate) fn unsecret<'v>(name: &str, value: &'v str) -> Cow<'v, str> {
     } else {
         Cow::Borrowed(value)
     }
+}
+
+/// Names and values in one line.
+pub(crate) fn joined<N: Display, V: Display>(pairs: impl IntoIterator<Item = (N, V)>) -> String {
+    let pairs: Vec<String> = pairs.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+    pairs.join(" ")
 }
 
 /// The attributes of a request, as text.

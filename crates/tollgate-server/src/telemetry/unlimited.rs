@@ -129,12 +129,5 @@ fn minute(now: Timestamp) -> Timestamp {
 
 /// Names for the log, shortened and without characters that would break its lines.
 fn listed<'n>(names: impl Iterator<Item = &'n str>) -> String {
-    let mut listed = String::new();
-    for name in names.take(NAMES_SHOWN) {
-        if !listed.is_empty() {
-            listed.push_str(", ");
-        }
-        text::push(&mut listed, name);
-    }
-    listed
+    names.take(NAMES_SHOWN).map(text::shown).collect::<Vec<_>>().join(", ")
 }

@@ -9,6 +9,7 @@ use super::route::Verb;
 use crate::identity::UnknownCredential;
 use crate::problem::{AdminProblem, Problem};
 use crate::service::comparison::NotBegun;
+use crate::text;
 
 /// Maximum number of limits that a refusal lists.
 const NAMES_LISTED: usize = 20;
@@ -89,9 +90,7 @@ pub(super) fn texts<'r>(request: &CheckRequest<'r>) -> Vec<(&'r str, String)> {
 
 /// A request for the audit log.
 pub(super) fn joined(request: &CheckRequest<'_>) -> String {
-    let pairs: Vec<String> =
-        texts(request).into_iter().map(|(name, text)| format!("{name}={text}")).collect();
-    pairs.join(" ")
+    text::joined(texts(request))
 }
 
 pub(super) fn remarked(what: &str, note: &str) -> String {

@@ -15,7 +15,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::framing::{self, Flaw, RequestDecoder, RequestElement};
 use crate::buffer_pool;
-use crate::cause::BodyError;
+use crate::cause::{BodyError, FramePoll};
 use crate::listen::{Stream, TimedStream};
 
 /// Size of the read buffer: at first, and after several reads that have filled it.
@@ -270,7 +270,7 @@ impl ConnectionState {
     }
 
     /// The next frame of the body.
-    fn poll_body(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_body(&mut self, context: &mut Context<'_>) -> FramePoll {
         let polled = self.poll_part(context);
         self.is_awaited = polled.is_pending();
         if polled.is_ready() {
@@ -279,7 +279,7 @@ impl ConnectionState {
         polled
     }
 
-    fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_part(&mut self, context: &mut Context<'_>) -> FramePoll {
         while !self.interim.is_empty() {
             match ready!(Pin::new(&mut self.stream).poll_write(context, self.interim)) {
                 Ok(written @ 1..) => self.interim = &self.interim[written..],
@@ -340,10 +340,7 @@ impl Body for IncomingBody {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> FramePoll {
         let this = self.get_mut();
         let mut connection = this.connection.lock();
         let polled = connection.poll_body(context);

@@ -49,9 +49,9 @@ pub(crate) fn blocking<F: Future>(command: F) -> Result<F::Output, String> {
 
 /// Sends one request, and prints its answer.
 async fn once(command: &OperateCommand, console: &mut Console) -> Result<u8, String> {
-    let AdminRequest { server, method, path, body, show } = admin_request(command)?;
+    let AdminRequest { server, method, path, body, show, is_change } = admin_request(command)?;
     let client = Client::new(server)?;
-    if is_change(command) {
+    if is_change {
         client.is_meant()?;
     }
     let answer = client.call(method, &path, body.as_ref()).await?;
@@ -80,24 +80,14 @@ async fn once(command: &OperateCommand, console: &mut Console) -> Result<u8, Str
     Ok(if is_void || is_denied || is_unknown { FAILURE } else { SUCCESS })
 }
 
-/// Whether a command changes the server.
-const fn is_change(command: &OperateCommand) -> bool {
-    match command {
-        OperateCommand::Get(_) | OperateCommand::Explain(_) | OperateCommand::Limits(_) => false,
-        OperateCommand::Top(_) | OperateCommand::Tail(_) => false,
-        OperateCommand::Audit(_) | OperateCommand::Fleet(_) => false,
-        OperateCommand::Reset(_) | OperateCommand::Block(_) | OperateCommand::Unblock(_) => true,
-        OperateCommand::Kill(_) | OperateCommand::Shadow(_) | OperateCommand::Percent(_) => true,
-        OperateCommand::Restore(_) | OperateCommand::Reload(_) => true,
-    }
-}
-
 struct AdminRequest<'a> {
     server: &'a ServerArguments,
     method: &'static str,
     path: String,
     body: Option<Value>,
     show: fn(&Value, &mut Console),
+    /// Whether it changes the server.
+    is_change: bool,
 }
 
 fn admin_request(command: &OperateCommand) -> Result<AdminRequest<'_>, String> {
@@ -107,59 +97,60 @@ fn admin_request(command: &OperateCommand) -> Result<AdminRequest<'_>, String> {
         path: path.to_owned(),
         body: None,
         show,
+        is_change: false,
     };
-    let post = |server, path: &str, body, show| AdminRequest {
-        server,
+    let ask = |server, path: &str, body, show| AdminRequest {
         method: "POST",
-        path: path.to_owned(),
         body: Some(body),
-        show,
+        ..get(server, path, show)
     };
+    let change =
+        |server, path: &str, body, show| AdminRequest { is_change: true, ..ask(server, path, body, show) };
     Ok(match command {
         OperateCommand::Get(get) => {
             let body = json!({ "attributes": attributes(&get.key.attributes)? });
-            post(&get.key.server, &format!("/admin/v1/get?{}", get.nodes.query()), body, show::state)
+            ask(&get.key.server, &format!("/admin/v1/get?{}", get.nodes.query()), body, show::state)
         }
         OperateCommand::Explain(explain) => {
             let body = json!({ "attributes": attributes(&explain.attributes)?, "cost": explain.cost });
             let path = format!("/admin/v1/explain?{}", explain.nodes.query());
-            post(&explain.server, &path, body, show::explanation)
+            ask(&explain.server, &path, body, show::explanation)
         }
         OperateCommand::Reset(reset) => {
             let body = json!({ "attributes": attributes(&reset.key.attributes)?, "limits": reset.limits });
-            post(&reset.key.server, "/admin/v1/reset", body, show::reset)
+            change(&reset.key.server, "/admin/v1/reset", body, show::reset)
         }
         OperateCommand::Block(block) => {
             let body = json!({
                 "attributes": attributes(&block.key.attributes)?, "for": block.lasting, "note": block.note,
                 "anyway": block.anyway,
             });
-            post(&block.key.server, "/admin/v1/block", body, show::block)
+            change(&block.key.server, "/admin/v1/block", body, show::block)
         }
         OperateCommand::Unblock(key) => {
             let body = json!({ "attributes": attributes(&key.attributes)? });
-            post(&key.server, "/admin/v1/unblock", body, show::unblocked)
+            change(&key.server, "/admin/v1/unblock", body, show::unblocked)
         }
         OperateCommand::Kill(kill) => {
-            post(&kill.server, "/admin/v1/kill", override_body(kill), show::expiring)
+            change(&kill.server, "/admin/v1/kill", override_body(kill), show::overridden)
         }
         OperateCommand::Shadow(shadow) => {
-            post(&shadow.server, "/admin/v1/shadow", override_body(shadow), show::expiring)
+            change(&shadow.server, "/admin/v1/shadow", override_body(shadow), show::overridden)
         }
         OperateCommand::Percent(percent) => {
             let body = json!({
                 "limit": percent.limit, "all": percent.all, "percent": percent.percent, "for": percent.lasting,
                 "note": percent.note,
             });
-            post(&percent.server, "/admin/v1/percent", body, show::expiring)
+            change(&percent.server, "/admin/v1/percent", body, show::overridden)
         }
         OperateCommand::Restore(restore) => {
             let scope = &restore.scope;
             let body = json!({ "limit": scope.limit, "all": scope.all, "overload": scope.overload });
-            post(&restore.server, "/admin/v1/restore", body, show::restored)
+            change(&restore.server, "/admin/v1/restore", body, show::restored)
         }
         OperateCommand::Reload(reload) => {
-            post(&reload.server, "/admin/v1/reload", json!({ "force": reload.force }), show::reloaded)
+            change(&reload.server, "/admin/v1/reload", json!({ "force": reload.force }), show::reloaded)
         }
         OperateCommand::Limits(list) => get(&list.server, "/admin/v1/limits", show::limits),
         OperateCommand::Audit(audit) => {

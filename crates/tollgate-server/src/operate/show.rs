@@ -309,7 +309,7 @@ pub(super) fn unblocked(answer: &Value, console: &mut Console) {
     }
 }
 
-pub(super) fn expiring(answer: &Value, console: &mut Console) {
+pub(super) fn overridden(answer: &Value, console: &mut Console) {
     console.line(override_text(answer));
     for other in list(answer, "milder") {
         console.line(format_args!("until it ends, a milder override holds: {}", about(other)));

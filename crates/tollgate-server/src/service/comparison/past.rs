@@ -1,4 +1,4 @@
-//! The decisions that a candidate policy would have made in the last hour.
+//! The effect that a candidate policy would have had on the last hour.
 
 use serde::Serialize;
 use tollgate::time::WallOffset;
@@ -9,7 +9,7 @@ use super::tally::{Tallied, Tally};
 use crate::service::request_ring::{KeptPart, PastRequests};
 use crate::time_text::rfc3339_millis;
 
-/// The decisions that a candidate policy would have made in the last hour.
+/// The effect that a candidate policy would have had on the last hour.
 #[derive(Debug, Serialize)]
 pub(crate) struct PastComparison {
     /// When the first of the requests came, and the last.
@@ -43,7 +43,7 @@ pub(crate) fn past_comparison(pair: &Pair, past: &PastRequests, wall: WallOffset
     }
 }
 
-/// Names the requests that were not kept, and what the numbers therefore do not say.
+/// The requests that were not kept, which the numbers therefore leave out.
 fn notes(pair: &Pair, past: &PastRequests) -> Vec<String> {
     let (kept, mut notes) = (&past.kept, Vec::new());
     if past.ends().is_none() {

@@ -85,79 +85,90 @@ struct AdminRequest<'a> {
     method: &'static str,
     path: String,
     body: Option<Value>,
-    show: fn(&Value, &mut Console),
+    show: Show,
     /// Whether it changes the server.
     is_change: bool,
 }
 
+/// Prints an answer.
+type Show = fn(&Value, &mut Console);
+
+impl<'a> AdminRequest<'a> {
+    fn get(server: &'a ServerArguments, path: &str, show: Show) -> Self {
+        Self { server, method: "GET", path: path.to_owned(), body: None, show, is_change: false }
+    }
+
+    /// A request whose body says what it is about.
+    fn ask(server: &'a ServerArguments, path: &str, body: Value, show: Show) -> Self {
+        Self { method: "POST", body: Some(body), ..Self::get(server, path, show) }
+    }
+
+    fn change(server: &'a ServerArguments, path: &str, body: Value, show: Show) -> Self {
+        Self { is_change: true, ..Self::ask(server, path, body, show) }
+    }
+}
+
 fn admin_request(command: &OperateCommand) -> Result<AdminRequest<'_>, String> {
-    let get = |server, path: &str, show| AdminRequest {
-        server,
-        method: "GET",
-        path: path.to_owned(),
-        body: None,
-        show,
-        is_change: false,
-    };
-    let ask = |server, path: &str, body, show| AdminRequest {
-        method: "POST",
-        body: Some(body),
-        ..get(server, path, show)
-    };
-    let change =
-        |server, path: &str, body, show| AdminRequest { is_change: true, ..ask(server, path, body, show) };
     Ok(match command {
         OperateCommand::Get(get) => {
             let body = json!({ "attributes": attributes(&get.key.attributes)? });
-            ask(&get.key.server, &format!("/admin/v1/get?{}", get.nodes.query()), body, show::state)
+            AdminRequest::ask(
+                &get.key.server,
+                &format!("/admin/v1/get?{}", get.nodes.query()),
+                body,
+                show::state,
+            )
         }
         OperateCommand::Explain(explain) => {
             let body = json!({ "attributes": attributes(&explain.attributes)?, "cost": explain.cost });
             let path = format!("/admin/v1/explain?{}", explain.nodes.query());
-            ask(&explain.server, &path, body, show::explanation)
+            AdminRequest::ask(&explain.server, &path, body, show::explanation)
         }
         OperateCommand::Reset(reset) => {
             let body = json!({ "attributes": attributes(&reset.key.attributes)?, "limits": reset.limits });
-            change(&reset.key.server, "/admin/v1/reset", body, show::reset)
+            AdminRequest::change(&reset.key.server, "/admin/v1/reset", body, show::reset)
         }
         OperateCommand::Block(block) => {
             let body = json!({
                 "attributes": attributes(&block.key.attributes)?, "for": block.lasting, "note": block.note,
                 "anyway": block.anyway,
             });
-            change(&block.key.server, "/admin/v1/block", body, show::block)
+            AdminRequest::change(&block.key.server, "/admin/v1/block", body, show::block)
         }
         OperateCommand::Unblock(key) => {
             let body = json!({ "attributes": attributes(&key.attributes)? });
-            change(&key.server, "/admin/v1/unblock", body, show::unblocked)
+            AdminRequest::change(&key.server, "/admin/v1/unblock", body, show::unblocked)
         }
         OperateCommand::Kill(kill) => {
-            change(&kill.server, "/admin/v1/kill", override_body(kill), show::overridden)
+            AdminRequest::change(&kill.server, "/admin/v1/kill", override_body(kill), show::overridden)
         }
         OperateCommand::Shadow(shadow) => {
-            change(&shadow.server, "/admin/v1/shadow", override_body(shadow), show::overridden)
+            AdminRequest::change(&shadow.server, "/admin/v1/shadow", override_body(shadow), show::overridden)
         }
         OperateCommand::Percent(percent) => {
             let body = json!({
                 "limit": percent.limit, "all": percent.all, "percent": percent.percent, "for": percent.lasting,
                 "note": percent.note,
             });
-            change(&percent.server, "/admin/v1/percent", body, show::overridden)
+            AdminRequest::change(&percent.server, "/admin/v1/percent", body, show::overridden)
         }
         OperateCommand::Restore(restore) => {
             let scope = &restore.scope;
             let body = json!({ "limit": scope.limit, "all": scope.all, "overload": scope.overload });
-            change(&restore.server, "/admin/v1/restore", body, show::restored)
+            AdminRequest::change(&restore.server, "/admin/v1/restore", body, show::restored)
         }
-        OperateCommand::Reload(reload) => {
-            change(&reload.server, "/admin/v1/reload", json!({ "force": reload.force }), show::reloaded)
-        }
-        OperateCommand::Limits(list) => get(&list.server, "/admin/v1/limits", show::limits),
+        OperateCommand::Reload(reload) => AdminRequest::change(
+            &reload.server,
+            "/admin/v1/reload",
+            json!({ "force": reload.force }),
+            show::reloaded,
+        ),
+        OperateCommand::Limits(list) => AdminRequest::get(&list.server, "/admin/v1/limits", show::limits),
         OperateCommand::Audit(audit) => {
             let path = format!("/admin/v1/audit?limit=1000&{}", audit.nodes.query());
-            get(&audit.server, &path, show::audit)
+            AdminRequest::get(&audit.server, &path, show::audit)
         }
-        OperateCommand::Fleet(list) => get(&list.server, "/admin/v1/fleet", show::fleet),
+        OperateCommand::Fleet(list) => AdminRequest::get(&list.server, "/admin/v1/fleet", show::fleet),
         OperateCommand::Top(_) | OperateCommand::Tail(_) => {
             return Err("a live view is more than one question".to_owned());
         }

@@ -13,6 +13,8 @@ const PAUSE_MIN: Ticks = Ticks::from_secs(1);
 const CALLS_MIN: u64 = 2;
 /// A shorter interval is no pace.
 const INTERVAL_MIN: Ticks = Ticks::from_micros(200);
+/// After so many successes an interval is a fiftieth of what it was: later ones matter little.
+const STEPS_MAX: u64 = 256;
 /// A longer interval is never used.
 const INTERVAL_MAX: Ticks = Ticks::from_secs(60);
 
@@ -32,6 +34,23 @@ impl Pace {
     /// When the next call may leave.
     pub(crate) fn next_at(&self) -> Option<Timestamp> {
         self.interval.map(|_| self.next_at)
+    }
+
+    /// No earlier than this does the last of so many calls leave, if none leaves before `from`, and all of them and those
+    /// in flight succeed.
+    pub(crate) fn earliest(&self, calls: u64, in_flight: u64, from: Timestamp) -> Timestamp {
+        let Some(mut interval) = self.interval else { return from };
+        let mut at = self.next_at.max(from);
+        for _ in 0..in_flight.min(STEPS_MAX) {
+            let Some(shorter) = faster(interval) else { return at };
+            interval = shorter;
+        }
+        for _ in 1..calls.min(STEPS_MAX) {
+            at = at + interval;
+            let Some(shorter) = faster(interval) else { break };
+            interval = shorter;
+        }
+        at
     }
 
     pub(crate) fn send(&mut self, now: Timestamp) {
@@ -76,11 +95,14 @@ impl Pace {
 
     /// The server took a call.
     pub(crate) fn speed_up(&mut self) {
-        self.interval = self.interval.and_then(|interval| {
-            let faster = interval.as_micros() - interval.as_micros().div_ceil(FASTER);
-            (faster >= INTERVAL_MIN.as_micros()).then(|| Ticks::from_micros(faster))
-        });
+        self.interval = self.interval.and_then(faster);
     }
+}
+
+/// The interval after a success; `None` if it is no pace any more.
+fn faster(interval: Ticks) -> Option<Ticks> {
+    let shorter = Ticks::from_micros(interval.as_micros() - interval.as_micros().div_ceil(FASTER));
+    (shorter >= INTERVAL_MIN).then_some(shorter)
 }
 
 #[cfg(test)]
@@ -101,6 +123,28 @@ mod tests {
         pace.slow_down(refused_at);
         pace.send(refused_at);
         assert_eq!(pace.next_at(), Some(refused_at + Ticks::from_millis(100)));
+    }
+
+    /// A call behind others does not leave before them, and the estimate never says too late.
+    #[test]
+    fn calls_behind_others_leave_later() {
+        let mut pace = Pace::default();
+        for call in 0..10 {
+            pace.send(START + Ticks::from_millis(70 * call));
+        }
+        pace.slow_down(START + Ticks::from_millis(700));
+        pace.send(START + Ticks::from_millis(700));
+        let (estimates, mut left) = ([1, 2, 20].map(|calls| pace.earliest(calls, 1, START)), Vec::new());
+        for _ in 0..20 {
+            pace.speed_up();
+            let at = pace.next_at().unwrap();
+            left.push(at);
+            pace.send(at);
+        }
+        assert_eq!(estimates[0], left[0]);
+        for (estimate, actual) in estimates.into_iter().zip([left[0], left[1], left[19]]) {
+            assert!(estimate <= actual, "{estimate:?} {actual:?}");
+        }
     }
 
     /// Calls that come in waves are measured without the pauses between the waves.

@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(
             late.to_string(),
             "api.example.com: by the numbers of the server the call would wait 40 s in all, until \
-             2026-11-18T20:00:01Z, and may wait 5 s; allow a longer wait or call less often"
+             2026-11-18T20:00:01Z at the earliest, and may wait 5 s; allow a longer wait or call less often"
         );
         let exhausted = Refusal::Exhausted { bucket: bucket.clone(), kind: ThrottleKind::Money, wait, until };
         assert_eq!(

@@ -193,18 +193,18 @@ impl Bucket {
 
     /// When the last of the calls that cost this together could leave.
     pub(crate) fn forecast(&self, costs: &Costs, now: Timestamp) -> Timestamp {
-        self.learned.forecast(costs, now).max(self.opens_at(now))
+        self.learned.forecast(costs, now).max(self.opens_at(costs, now))
     }
 
     /// No earlier than this do calls of these costs together leave.
     pub(crate) fn earliest(&self, costs: &Costs, now: Timestamp) -> Timestamp {
-        self.learned.earliest(costs, now).max(self.opens_at(now))
+        self.learned.earliest(costs, now).max(self.opens_at(costs, now))
     }
 
-    /// When the next call may leave by the freeze and the pace.
-    fn opens_at(&self, now: Timestamp) -> Timestamp {
+    /// No earlier than this do calls of these costs together leave by the freeze and the pace.
+    fn opens_at(&self, costs: &Costs, now: Timestamp) -> Timestamp {
         let frozen = self.frozen(now).map_or(now, |freeze| freeze.until);
-        self.pace.next_at().unwrap_or(now).max(frozen)
+        self.pace.earliest(costs.calls(), self.in_flight, frozen)
     }
 
     /// A call leaves. After a freeze it is the probe.

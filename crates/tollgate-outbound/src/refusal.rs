@@ -29,7 +29,7 @@ impl fmt::Display for Basis {
 #[non_exhaustive]
 pub enum Refusal {
     /// It would leave later than it may.
-    #[error("{bucket}: by the numbers of {basis} the call can leave in {} at the earliest, at {}, and may wait {}; \
+    #[error("{bucket}: by the numbers of {basis} the call would wait {} in all, until {} at the earliest, and may wait {}; \
              allow a longer wait or call less often", .wait.readable(), instant(*.until), .max_wait.readable())]
     TooLate {
         /// The bucket that it would wait for.
@@ -153,8 +153,8 @@ mod tests {
         let late = Refusal::TooLate { bucket: bucket.clone(), basis, wait, max_wait, until };
         assert_eq!(
             late.to_string(),
-            "api.example.com: by the numbers of the server the call can leave in 40 s at the earliest, at \
-             2026-11-18T20:00:01Z, and may wait 5 s; allow a longer wait or call less often"
+            "api.example.com: by the numbers of the server the call would wait 40 s in all, until \
+             2026-11-18T20:00:01Z at the earliest, and may wait 5 s; allow a longer wait or call less often"
         );
         let exhausted = Refusal::Exhausted { bucket: bucket.clone(), kind: ThrottleKind::Money, wait, until };
         assert_eq!(

@@ -64,14 +64,14 @@ fn carried_out(arguments: &ReplayArguments, console: &mut Console) -> Result<(),
     let policy = load(&arguments.policy)?;
     let against = arguments.against.as_deref().map(load).transpose()?;
     known_limits(&arguments.without, &policy, against.as_ref())?;
+    let live = RequestReader::new(reader, std::iter::once(&policy).chain(&against));
+    let mut logs = opened(&arguments.logs, &mapping(&arguments.columns))?;
     let options = Options {
         clients: clients(arguments.clients),
         without: arguments.without.clone(),
         unseen: Unseen::Refuse,
+        precision: logs.precision(),
     };
-    let live = RequestReader::new(reader, std::iter::once(&policy).chain(&against));
-    let logs = LogReader::open(&arguments.logs, &mapping(&arguments.columns));
-    let mut logs = logs.map_err(|error| error.to_string())?;
     let sentences: Vec<String> = policy.limits().iter().map(Limit::sentence_without_keys).collect();
     let replay = Replay::new(policy, against, options, live);
     let mut report = replayed(replay, &mut logs, console)?;
@@ -90,9 +90,9 @@ pub(crate) fn page_of(
     console: &mut Console,
 ) -> Result<String, String> {
     let live = RequestReader::new(request_reader(config)?, std::iter::once(&policy));
-    let logs = LogReader::open(logs, &mapping(columns));
-    let mut logs = logs.map_err(|error| error.to_string())?;
-    let report = replayed(Replay::new(policy, None, Options::default(), live), &mut logs, console)?;
+    let mut logs = opened(logs, &mapping(columns))?;
+    let options = Options { precision: logs.precision(), ..Options::default() };
+    let report = replayed(Replay::new(policy, None, options, live), &mut logs, console)?;
     Ok(html::page(&report, name, None))
 }
 
@@ -104,9 +104,8 @@ pub(crate) fn compared(
     console: &mut Console,
 ) -> Result<Report, String> {
     let live = RequestReader::new(Reader::default(), [&old, &new].into_iter());
-    let logs = LogReader::open(&[trace.to_owned()], &Mapping::default());
-    let mut logs = logs.map_err(|error| error.to_string())?;
-    let options = Options { unseen: Unseen::Accept, ..Options::default() };
+    let mut logs = opened(&[trace.to_owned()], &Mapping::default())?;
+    let options = Options { unseen: Unseen::Accept, precision: logs.precision(), ..Options::default() };
     let report = replayed(Replay::new(old, Some(new), options, live), &mut logs, console)?;
     let input = &report.input;
     let mut bad = input.damage.iter().chain(&input.bad_examples).chain(&input.undecidable_examples);
@@ -114,6 +113,11 @@ pub(crate) fn compared(
         None => Ok(report),
         Some(example) => Err(example.clone()),
     }
+}
+
+/// Opens logs, and finds their formats.
+pub(crate) fn opened(logs: &[PathBuf], mapping: &Mapping) -> Result<LogReader, String> {
+    LogReader::open(logs, mapping).map_err(|error| error.to_string())
 }
 
 /// How the server reads requests.

@@ -40,8 +40,7 @@ use crate::log::{Precision, Record};
 use arrivals::{Arrival, Arrivals, client_of};
 use comparison::ComparisonSheet;
 use run::{Decided, PolicyRun};
-use sheet::{Sheet, Variant, is_on};
-use summary::Stamps;
+use sheet::{Sheet, Stamps, Variant, is_on};
 
 /// After how many requests an attribute must have been seen.
 const SEEN_AFTER: u64 = 10_000;
@@ -57,6 +56,8 @@ pub struct Options {
     pub without: Vec<String>,
     /// The meaning of a limit whose attribute no request has.
     pub unseen: Unseen,
+    /// The coarsest stamps that the log is known to have.
+    pub precision: Precision,
 }
 
 /// The treatment of a limit that counts by an attribute that no request of the log has.
@@ -207,14 +208,17 @@ impl<D: Describe> Replay<D> {
         let Some(Waiting { policy, against }) = self.waiting.take() else { return };
         let main = PolicyRun::new(policy, &self.options.without, self.options.clients, start);
         let policy = main.policy();
-        let is_whole = batch.iter().any(|arrival| arrival.record.precision() == Precision::Second);
+        let mut precisions = batch.iter().map(|arrival| arrival.record.precision());
+        let is_whole =
+            precisions.any(|one| one == Precision::Second) || self.options.precision == Precision::Second;
+        let stamps = if is_whole { Stamps::WholeSeconds } else { Stamps::Exact };
         let against =
             against.map(|policy| (main.beside(Arc::new(policy), start), ComparisonSheet::default()));
         self.working = Some(Working {
             together: is_whole.then(|| main.beside(Arc::clone(&policy), start)),
             unrefused: main.beside(Arc::clone(&policy), start),
             against,
-            sheet: Sheet::new(policy),
+            sheet: Sheet::new(policy, stamps),
             main,
         });
     }
@@ -245,8 +249,6 @@ impl<D: Describe> Replay<D> {
 
     fn report(self, input: InputReport) -> Report {
         let notes = self.notes();
-        let whole = self.working.as_ref().is_some_and(|working| working.together.is_some());
-        let stamps = if whole { Stamps::WholeSeconds } else { Stamps::Exact };
         let input = InputReport {
             undecidable: self.undecidable,
             undecidable_examples: self.examples,
@@ -272,8 +274,8 @@ impl<D: Describe> Replay<D> {
             input,
             clients,
             clients_meaning,
-            totals: sheet.totals(stamps, main.waiting() as u64),
-            limits: sheet.limit_reports(stamps),
+            totals: sheet.totals(main.waiting() as u64),
+            limits: sheet.limit_reports(),
             top: sheet.top(),
             overlaps: sheet.overlap_reports(),
             week: sheet.week(),
@@ -287,7 +289,7 @@ impl<D: Describe> Replay<D> {
     /// Facts that the log lacks, with the assumptions made instead.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        let Some(Working { main, sheet, together, .. }) = &self.working else { return notes };
+        let Some(Working { main, sheet, .. }) = &self.working else { return notes };
         let policy = main.policy();
         let quotas = || policy.limits().iter().flat_map(|limit| limit.quotas());
         let has_permits = quotas().any(|quota| quota.rate().is_none());
@@ -305,8 +307,14 @@ impl<D: Describe> Replay<D> {
                 self.without_status
             ));
         }
-        if let Some(stamps) = together.as_ref().map(|_| stamps_note(sheet)) {
-            notes.push(stamps);
+        match sheet.stamps {
+            Stamps::WholeSeconds => notes.push(stamps_note(sheet)),
+            Stamps::Exact if self.whole_seconds > 0 => notes.push(format!(
+                "{} records have stamps of whole seconds and were spread evenly over them; the log begins with finer ones, so \
+                 there is no range",
+                self.whole_seconds
+            )),
+            Stamps::Exact => {}
         }
         if self.arrivals.late() > 0 {
             notes.push(format!(

@@ -36,8 +36,7 @@ pub(super) fn read(
     let policy = counting(&arguments.by, &Identity::of(&reader))?;
     let by = policy.limits().first().map_or(&[][..], |limit| limit.by());
     let live = RequestReader::new(reader, std::iter::once(&policy));
-    let logs = LogReader::open(&arguments.logs, &replay::mapping(&arguments.columns));
-    let mut logs = logs.map_err(|error| error.to_string())?;
+    let mut logs = replay::opened(&arguments.logs, &replay::mapping(&arguments.columns))?;
     let mut notes = LogNotes::default();
     let clock = Clock::precise();
     let (start, mut shown, mut lines) = (clock.now(), clock.now(), 0u64);

@@ -8,13 +8,11 @@ use tollgate::store::Lease;
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Quota, Rate, Ticks, Timestamp};
 
-use super::bounds::{Bounds, CreditBucket, Extremes, SecondsWindow, WindowBounds};
+use super::bounds::{Bounds, CreditBucket, Denials, Extremes, SIZES, SecondsWindow, WindowBounds, Within};
 use crate::limiter::Limiter;
 
 /// Sizes other than 1, in quarters.
 pub(super) const QUARTERS: [u64; SIZES] = [2, 3, 6, 8, 16];
-/// How many there are.
-pub(super) const SIZES: usize = 5;
 /// One, in quarters.
 const ONE: u64 = 4;
 
@@ -43,10 +41,10 @@ enum QuotaShape {
 /// What stamps of whole seconds leave open of a sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Coarse {
-    /// Nothing: its sub-windows begin with a second and count in full.
+    /// Nothing, if each request came in the second of its stamp: its sub-windows begin with a second and count in full.
     Nothing,
-    /// A range between the windows of both extremes.
-    Range(SecondsWindow),
+    /// A range between the windows of both extremes, which admit so many units.
+    Range(SecondsWindow, u64),
     /// It is not known: what counts of the oldest sub-window depends on the instant.
     Unknown,
 }
@@ -96,20 +94,6 @@ enum Levels {
     Boxed(Box<[Option<Limiter>]>),
 }
 
-/// Which sizes deny a request, one bit for each.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Denials(pub(super) u8);
-
-impl Denials {
-    const fn add(&mut self, size: usize) {
-        self.0 |= 1 << size;
-    }
-
-    pub(super) const fn has(self, size: usize) -> bool {
-        self.0 >> size & 1 == 1
-    }
-}
-
 /// One charge, as the engine saw it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
@@ -123,7 +107,7 @@ impl Coarse {
     fn of(quota: &Quota) -> Self {
         match quota {
             Quota::SlidingLog(log) => {
-                Coarse::Range(SecondsWindow::new(log.limit(), log.period(), log.period()))
+                Coarse::Range(SecondsWindow::new(log.period(), log.period()), log.limit())
             }
             Quota::SlidingWindow(window) if window.estimate() == Estimate::Strict => {
                 let sub = window.sub_window();
@@ -132,7 +116,7 @@ impl Coarse {
                 }
                 // The oldest sub-window counts in full until its end.
                 let longest = Ticks::from_micros(sub.as_micros() * u64::from(window.precision() + 1));
-                Coarse::Range(SecondsWindow::new(window.limit(), window.period(), longest))
+                Coarse::Range(SecondsWindow::new(window.period(), longest), window.limit())
             }
             _ => Coarse::Unknown,
         }
@@ -176,43 +160,52 @@ impl Sizes {
     }
 
     /// Whether the range that stamps of whole seconds leave open is known: that of buckets and of sliding windows that
-    /// count in full, and that of windows that begin and end with a second, which is none.
-    pub(super) fn is_bounded(&self) -> bool {
+    /// count in full, and, if requests came in the seconds of their stamps, that of windows that begin and end with a
+    /// second, which is none.
+    pub(super) fn is_bounded(&self, width: u64) -> bool {
         let is_whole = |window: &FixedWindow| {
             !matches!(window.align(), Align::FirstHit)
                 && window.period().as_micros().is_multiple_of(TICKS_PER_SECOND)
         };
         match &self.shape {
-            QuotaShape::Reservoir { .. } => true,
-            QuotaShape::Window(window) => is_whole(window),
-            QuotaShape::Sliding(_, coarse) => *coarse != Coarse::Unknown,
-            QuotaShape::Permits => false,
+            QuotaShape::Reservoir { .. } | QuotaShape::Sliding(_, Coarse::Range(..)) => true,
+            QuotaShape::Window(window) => width == 1 && is_whole(window),
+            QuotaShape::Sliding(_, Coarse::Nothing) => width == 1,
+            QuotaShape::Sliding(_, Coarse::Unknown) | QuotaShape::Permits => false,
         }
     }
 
-    /// Counts a charge of a request whose stamp is a whole second. Returns whether it is denied at both extremes;
+    /// Counts a charge of a request whose stamp is a whole second. Returns the sizes that deny it at both extremes;
     /// `None` where they are not known.
-    pub(super) fn bound(&self, used: &mut Used, asked: Asked) -> Option<Extremes> {
-        let QuotaShape::Reservoir { units, period, capacity } = self.shape else {
-            let QuotaShape::Sliding(_, Coarse::Range(window)) = self.shape else { return None };
-            let bounds = used.window_bounds.get_or_insert_default();
-            let before = asked.denied_elsewhere.then(|| bounds.clone());
-            let extremes = bounds.charge(window, asked.now, asked.cost);
-            if let Some(before) = before {
-                *bounds = before;
+    pub(super) fn bound(&self, used: &mut Used, asked: Asked, width: u64) -> Option<Extremes> {
+        let at = Within { second: asked.now.unix_micros() / TICKS_PER_SECOND, width };
+        match self.shape {
+            QuotaShape::Reservoir { units, period, capacity } => {
+                let bucket = |size: usize| {
+                    let quarters = quarters_of(size);
+                    let capacity = sized(capacity, quarters).saturating_mul(period);
+                    CreditBucket { gain: units.saturating_mul(quarters), capacity }
+                };
+                let bounds = used.bounds.get_or_insert_default();
+                let before = **bounds;
+                let extremes = bounds.charge(bucket, at, asked.cost.saturating_mul(period));
+                if asked.denied_elsewhere {
+                    **bounds = before;
+                }
+                Some(extremes)
             }
-            return Some(extremes);
-        };
-        let bucket =
-            CreditBucket { gain: units.saturating_mul(ONE), capacity: capacity.saturating_mul(period) };
-        let bounds = used.bounds.get_or_insert_default();
-        let credits = asked.cost.saturating_mul(period);
-        let before = **bounds;
-        let extremes = bounds.charge(bucket, asked.now, credits);
-        if asked.denied_elsewhere {
-            **bounds = before;
+            QuotaShape::Sliding(_, Coarse::Range(window, limit)) => {
+                let bounds = used.window_bounds.get_or_insert_default();
+                let before = asked.denied_elsewhere.then(|| bounds.clone());
+                let limit = |size: usize| sized(limit, quarters_of(size));
+                let extremes = bounds.charge((window, limit), at, asked.cost);
+                if let Some(before) = before {
+                    *bounds = before;
+                }
+                Some(extremes)
+            }
+            _ => None,
         }
-        Some(extremes)
     }
 
     /// Counts a charge. `in_flight` is the number of permits that are taken. Returns which sizes deny it.
@@ -251,6 +244,11 @@ impl Sizes {
         };
         used.in_window = 0;
     }
+}
+
+/// The quarters of a size; four for the limit's own.
+fn quarters_of(size: usize) -> u64 {
+    QUARTERS.get(size).copied().unwrap_or(ONE)
 }
 
 /// A number of units at another size: at least one.
@@ -325,11 +323,11 @@ pub(super) fn resized(quota: &Quota, quarters: u64) -> Option<Quota> {
     match quota {
         Quota::TokenBucket(_) | Quota::Gcra(_) | Quota::LeakyBucket(_) => {
             let (of, units) = (quota.rate()?, quota.rate()?.units().saturating_mul(quarters));
-            let rate = if units.is_multiple_of(ONE) {
-                Rate::per_ticks(units / ONE, of.period())
-            } else {
-                Rate::per_ticks(units, Ticks::from_micros(of.period().as_micros().saturating_mul(ONE)))
-            };
+            // The shortest whole multiple of the period that has a whole number of units.
+            let periods =
+                [1, 2, ONE].into_iter().find(|periods| (units % ONE * periods).is_multiple_of(ONE))?;
+            let period = Ticks::from_micros(of.period().as_micros().saturating_mul(periods));
+            let rate = Rate::per_ticks(units.saturating_mul(periods) / ONE, period);
             Quota::token_bucket(rate.burst(sized(quota.capacity(), quarters))).ok()
         }
         Quota::FixedWindow(window) => {

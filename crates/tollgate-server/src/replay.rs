@@ -8,7 +8,7 @@ use ring::hmac;
 use serde::Serialize;
 use tollgate::policy::Limit;
 use tollgate::{Clock, Policy, Ticks};
-use tollgate_sim::log::{ArrivalWindow, Entry, FileReport, Mapping, Reader as LogReader};
+use tollgate_sim::log::{ArrivalWindow, Entry, FileReport, Mapping, Reader as LogReader, Record};
 use tollgate_sim::replay::{
     Clients, InputFile, InputReport, MissingAttribute, Options, Replay, Report, TouchedKey, Unseen,
 };
@@ -18,6 +18,7 @@ mod request_reader;
 mod text;
 mod html;
 
+pub(crate) use html::PageTitle;
 pub(crate) use request_reader::RequestReader;
 
 use crate::callers::CallersFile;
@@ -81,9 +82,9 @@ fn carried_out(arguments: &ReplayArguments, console: &mut Console) -> Result<(),
     written(&report, arguments, console)
 }
 
-/// The report as a page of logs replayed through a policy with this name.
+/// The report as a page of logs replayed through a policy.
 pub(crate) fn page_of(
-    (policy, name): (Policy, &str),
+    (policy, title): (Policy, &PageTitle<'_>),
     logs: &[PathBuf],
     config: Option<&Path>,
     columns: &ColumnArguments,
@@ -93,7 +94,7 @@ pub(crate) fn page_of(
     let mut logs = opened(logs, &mapping(columns))?;
     let options = Options { precision: logs.precision(), ..Options::default() };
     let report = replayed(Replay::new(policy, None, options, live), &mut logs, console)?;
-    Ok(html::page(&report, name, None))
+    Ok(html::page(&report, title))
 }
 
 /// Replays a trace through two policies, for `policy diff`. Every line must be a request.
@@ -175,11 +176,28 @@ fn replayed(
     logs: &mut LogReader,
     console: &mut Console,
 ) -> Result<Report, String> {
+    let push = |record: &Record<'_>| replay.push(record).map_err(|missing| explained(&missing));
+    let lines = read_all(logs, push, console)?;
+    let input = input(logs, lines);
+    if replay.records() == 0 {
+        return Err(no_requests(logs, lines));
+    }
+    let report = replay.finish(input).map_err(|missing| explained(&missing))?;
+    in_order(report.input.late, report.totals.requests, report.input.reorder_window_ms)?;
+    Ok(report)
+}
+
+/// Reads logs to their end, and shows how far it is. Returns the number of lines.
+pub(crate) fn read_all(
+    logs: &mut LogReader,
+    mut each: impl FnMut(&Record<'_>) -> Result<(), String>,
+    console: &mut Console,
+) -> Result<u64, String> {
     let clock = Clock::precise();
     let (start, mut shown, mut lines) = (clock.now(), clock.now(), 0u64);
     loop {
         match logs.read().map_err(|error| error.to_string())? {
-            Entry::Record(record) => replay.push(&record).map_err(|missing| explained(&missing))?,
+            Entry::Record(record) => each(&record)?,
             Entry::Bad => {}
             Entry::End => break,
         }
@@ -190,13 +208,7 @@ fn replayed(
         }
     }
     console.end_progress();
-    let input = input(logs, lines);
-    if replay.records() == 0 {
-        return Err(no_requests(logs, lines));
-    }
-    let report = replay.finish(input).map_err(|missing| explained(&missing))?;
-    in_order(report.input.late, report.totals.requests, report.input.reorder_window_ms)?;
-    Ok(report)
+    Ok(lines)
 }
 
 /// The reason why logs with so many lines have no request.
@@ -234,7 +246,7 @@ pub(crate) fn damage(logs: &LogReader) -> Vec<String> {
 }
 
 /// How far the reading is, and how long the rest takes if it goes on like this.
-pub(crate) fn progress(logs: &LogReader, lines: u64, elapsed: Ticks) -> String {
+fn progress(logs: &LogReader, lines: u64, elapsed: Ticks) -> String {
     let progress = logs.progress();
     let Some(total) = progress.total.filter(|total| *total > 0 && progress.read > 0) else {
         return format!("{lines} lines");
@@ -264,7 +276,8 @@ fn input(logs: &LogReader, lines: u64) -> InputReport {
 
 /// Advice about an attribute that the log does not have.
 fn explained(missing: &MissingAttribute) -> String {
-    let MissingAttribute { limit, attribute, requests } = missing;
+    let MissingAttribute { limit, attribute, is_key, requests } = missing;
+    let needs = if *is_key { "counts by" } else { "computes the cost from" };
     let cure = match attribute.as_str() {
         "ip" => "log the address of the client",
         "path" | "method" | "host" => "log the whole request line, and the host",
@@ -274,7 +287,7 @@ fn explained(missing: &MissingAttribute) -> String {
         }
     };
     format!(
-        "limit {limit} counts by {attribute}, which none of {requests} requests of the log has; {cure}; or leave the \
+        "limit {limit} {needs} {attribute}, which none of {requests} requests of the log has; {cure}; or leave the \
          limit out with --without {limit}"
     )
 }
@@ -317,7 +330,8 @@ fn written(report: &Report, arguments: &ReplayArguments, console: &mut Console) 
     let policy = arguments.policy.display().to_string();
     let against = arguments.against.as_ref().map(|path| path.display().to_string());
     if let Some(path) = &arguments.html {
-        save(path, &html::page(report, &policy, against.as_deref()))?;
+        let title = PageTitle { policy: &policy, against: against.as_deref(), remark: None };
+        save(path, &html::page(report, &title))?;
     }
     let named = NamedReport { policy: &policy, against_policy: against.as_deref(), report };
     let json = || serde_json::to_string_pretty(&named).map_err(|error| error.to_string());

@@ -39,8 +39,19 @@ const HEIGHT: u64 = 120;
 /// The width of one bar with its gap.
 const STEP: u64 = 34;
 
+/// What a page is about.
+pub(crate) struct PageTitle<'t> {
+    /// The name of the policy.
+    pub(crate) policy: &'t str,
+    /// The name of the other policy.
+    pub(crate) against: Option<&'t str>,
+    /// A remark under the answer.
+    pub(crate) remark: Option<&'t str>,
+}
+
 /// The whole page.
-pub(super) fn page(report: &Report, policy: &str, against: Option<&str>) -> String {
+pub(super) fn page(report: &Report, title: &PageTitle<'_>) -> String {
+    let PageTitle { policy, against, .. } = *title;
     let mut page = String::with_capacity(64 << 10);
     page.push_str("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n");
     page.push_str(
@@ -51,7 +62,7 @@ pub(super) fn page(report: &Report, policy: &str, against: Option<&str>) -> Stri
         &mut page,
         format_args!("<title>{} replayed</title>\n<style>{STYLE}</style></head><body>\n", safe(policy)),
     );
-    head(&mut page, report, policy);
+    head(&mut page, report, title);
     if let Some((against, comparison)) = against.zip(report.against.as_ref()) {
         put(
             &mut page,
@@ -98,9 +109,13 @@ fn safe(text: &str) -> String {
     safe
 }
 
-fn head(page: &mut String, report: &Report, policy: &str) {
+fn head(page: &mut String, report: &Report, title: &PageTitle<'_>) {
     let totals = &report.totals;
-    put(page, format_args!("<h1>{} replayed</h1>\n<p class=\"soft\">", safe(policy)));
+    put(page, format_args!("<h1>{} replayed</h1>\n", safe(title.policy)));
+    if let [limit] = &report.limits[..] {
+        put(page, format_args!("<p>{}</p>\n", safe(&limit.sentence)));
+    }
+    page.push_str("<p class=\"soft\">");
     put(
         page,
         format_args!(
@@ -118,6 +133,9 @@ fn head(page: &mut String, report: &Report, policy: &str) {
     }
     let class = if totals.denied == 0 { "good" } else { "bad" };
     put(page, format_args!("<p class=\"verdict {class}\">It {}.</p>\n", verdict(totals)));
+    if let Some(remark) = title.remark {
+        put(page, format_args!("<p>{}</p>\n", safe(remark)));
+    }
     if let Some(without) = &totals.without_refused {
         put(
             page,
@@ -442,7 +460,7 @@ mod tests {
         };
         let mut report = Report { top: vec![key], ..Report::default() };
         report.input.bad_examples.push(hostile.to_owned());
-        let page = page(&report, hostile, None);
+        let page = page(&report, &PageTitle { policy: hostile, against: None, remark: Some(hostile) });
         assert_eq!(page.matches("<script").count(), 0);
         assert!(page.contains("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&quot; onload=&quot;y"));
         assert!(!page.contains(['\u{202e}', '\0']));

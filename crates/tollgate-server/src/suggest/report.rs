@@ -98,7 +98,7 @@ pub(super) fn lines(
 }
 
 /// How much less most keys need, if a few are unlike the others.
-fn looser(
+pub(super) fn looser(
     frontier: &Frontier,
     suggestion: Option<&Suggestion>,
     arguments: &SuggestArguments,

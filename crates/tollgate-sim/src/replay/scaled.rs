@@ -99,8 +99,28 @@ enum Levels {
 pub(super) struct Asked {
     pub(super) now: Timestamp,
     pub(super) cost: u64,
-    /// Whether another limit denied the request, so that nothing is charged here.
-    pub(super) denied_elsewhere: bool,
+    pub(super) kept: Kept,
+}
+
+/// Whether the units of a request that passes stay charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    Yes,
+    /// Another limit denies the request, so nothing is charged here. The key wanted the units all the same.
+    DeniedElsewhere,
+    /// The limit counts failures, and the request succeeded. Its units return when it ends, which is taken to be at once.
+    Succeeded,
+}
+
+impl Asked {
+    fn is_kept(&self) -> bool {
+        self.kept == Kept::Yes
+    }
+
+    /// The units that the key uses if no request is denied.
+    fn wanted(&self) -> u64 {
+        if self.kept == Kept::Succeeded { 0 } else { self.cost }
+    }
 }
 
 impl Coarse {
@@ -189,14 +209,14 @@ impl Sizes {
                 let bounds = used.bounds.get_or_insert_default();
                 let before = **bounds;
                 let extremes = bounds.charge(bucket, at, asked.cost.saturating_mul(period));
-                if asked.denied_elsewhere {
+                if !asked.is_kept() {
                     **bounds = before;
                 }
                 Some(extremes)
             }
             QuotaShape::Sliding(_, Coarse::Range(window, limit)) => {
                 let bounds = used.window_bounds.get_or_insert_default();
-                let before = asked.denied_elsewhere.then(|| bounds.clone());
+                let before = (!asked.is_kept()).then(|| bounds.clone());
                 let limit = |size: usize| sized(limit, quarters_of(size));
                 let extremes = bounds.charge((window, limit), at, asked.cost);
                 if let Some(before) = before {
@@ -210,10 +230,9 @@ impl Sizes {
 
     /// Counts a charge. `in_flight` is the number of permits that are taken. Returns which sizes deny it.
     pub(super) fn charge(&self, used: &mut Used, asked: Asked, in_flight: u64) -> Denials {
-        let Asked { now, cost, .. } = asked;
-        self.count_window(used, now);
+        self.count_window(used, asked.now);
         if self.window.is_some() {
-            used.in_window = used.in_window.saturating_add(cost);
+            used.in_window = used.in_window.saturating_add(asked.wanted());
             used.peak = used.peak.max(used.in_window);
         }
         match &self.shape {
@@ -263,8 +282,9 @@ fn reservoir(used: &mut Used, asked: Asked, (units, period, capacity): (u64, u64
     let credits = asked.cost.saturating_mul(period);
     used.at = used.at.max(asked.now);
     let gained = |quarters: u64| elapsed.saturating_mul(units).saturating_mul(quarters);
-    used.level = used.level.saturating_sub(gained(ONE)).saturating_add(credits);
-    used.level_max = used.level_max.max(used.level);
+    used.level = used.level.saturating_sub(gained(ONE));
+    used.level_max = used.level_max.max(used.level.saturating_add(credits));
+    used.level = used.level.saturating_add(asked.wanted().saturating_mul(period));
     if matches!(used.sizes, Levels::Unused) {
         used.sizes = Levels::Inline([0; SIZES]);
     }
@@ -274,7 +294,7 @@ fn reservoir(used: &mut Used, asked: Asked, (units, period, capacity): (u64, u64
         let after = level.saturating_add(credits);
         if after > sized(capacity, quarters).saturating_mul(period) {
             denials.add(size);
-        } else if !asked.denied_elsewhere {
+        } else if asked.is_kept() {
             *level = after;
         }
     }
@@ -291,7 +311,7 @@ fn fixed_window(used: &mut Used, asked: Asked, limit: u64) -> Denials {
         let after = count.saturating_add(asked.cost);
         if after > sized(limit, quarters) {
             denials.add(size);
-        } else if !asked.denied_elsewhere {
+        } else if asked.is_kept() {
             *count = after;
         }
     }
@@ -306,7 +326,7 @@ fn counters(used: &mut Used, asked: Asked, quotas: &[Option<Quota>]) -> Denials 
     let Levels::Boxed(limiters) = &mut used.sizes else { return denials };
     for (size, limiter) in limiters.iter_mut().enumerate() {
         let Some(limiter) = limiter else { continue };
-        let before = asked.denied_elsewhere.then(|| limiter.clone());
+        let before = (!asked.is_kept()).then(|| limiter.clone());
         if !limiter.charge(asked.now, asked.cost).is_allowed() {
             denials.add(size);
         }
@@ -378,7 +398,7 @@ mod tests {
                 let mut used = Used::default();
                 let mut limiters = QUARTERS.map(|quarters| Limiter::new(quota(quarters, rate)));
                 for (now, cost) in requests(seed) {
-                    let asked = Asked { now, cost, denied_elsewhere: false };
+                    let asked = Asked { now, cost, kept: Kept::Yes };
                     let denials = sizes.charge(&mut used, asked, 0);
                     for (size, limiter) in limiters.iter_mut().enumerate() {
                         let expected = !limiter.charge(now, cost).is_allowed();
@@ -398,7 +418,7 @@ mod tests {
             let mut used = Used::default();
             let all = requests(seed);
             for (now, cost) in &all {
-                sizes.charge(&mut used, Asked { now: *now, cost: *cost, denied_elsewhere: false }, 0);
+                sizes.charge(&mut used, Asked { now: *now, cost: *cost, kept: Kept::Yes }, 0);
             }
             let burst = sizes.burst_of(&used).unwrap();
             let denied = |burst: u64| {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use tollgate::policy::{Limit, Mode};
+use tollgate::policy::{Ended, Limit, Mode};
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Decision, Enforcement, LimitStatus, Policy, Quota, Source, Ticks, Timestamp, Verdict};
 
@@ -12,7 +12,7 @@ use super::key_map::KeyMap;
 use super::keys::Key;
 use super::report::Range;
 use super::run::{Attempt, Decided};
-use super::scaled::{Asked, Sizes};
+use super::scaled::{Asked, Kept, Sizes};
 use super::touched::Touched;
 use crate::log::{Precision, Record};
 
@@ -70,9 +70,11 @@ pub(super) struct LimitSheet {
     extremes: [[u64; SIZES_AND_OWN]; 2],
     /// How many seconds stamps of whole seconds leave open; `None` where stamps are exact.
     width: Option<u64>,
-    /// Whether a request had another cost than one, or came back, so that the extremes are estimates.
+    /// Why the extremes are estimates: a request had another cost than one, or came back, or the limit does more than to
+    /// count requests.
     has_costs: bool,
     has_retries: bool,
+    has_extras: bool,
     pub(super) minutes: HashMap<u64, u64>,
 }
 
@@ -92,6 +94,7 @@ impl LimitSheet {
             width: (stamps == Stamps::WholeSeconds).then_some(1),
             has_costs: false,
             has_retries: false,
+            has_extras: limit.block_for().is_some() || limit.failures().is_some(),
             minutes: HashMap::new(),
         }
     }
@@ -328,8 +331,14 @@ impl LimitSheet {
             key.used.restart();
             key.quota = place;
         }
-        let denied_elsewhere = refusing > usize::from(refuses(status));
-        let asked = Asked { now, cost: status.cost, denied_elsewhere };
+        let kept = match decided.record.status {
+            _ if refusing > usize::from(refuses(status)) => Kept::DeniedElsewhere,
+            Some(ended) if status.limit.failures().is_some_and(|of| !of.count(Ended::Status(ended))) => {
+                Kept::Succeeded
+            }
+            _ => Kept::Yes,
+        };
+        let asked = Asked { now, cost: status.cost, kept };
         let in_flight = status.outcome.limit.saturating_sub(status.outcome.remaining);
         denials.add_all(sizes.charge(&mut key.used, asked, in_flight));
         key.sizes.add_all(denials);
@@ -363,7 +372,7 @@ impl LimitSheet {
     /// Whether the range that stamps of whole seconds leave open is an estimate.
     pub(super) fn is_estimated(&self) -> bool {
         let is_bounded = |width| self.quotas.iter().all(|quota| quota.is_bounded(width));
-        self.has_costs || self.has_retries || !self.width.is_none_or(is_bounded)
+        self.has_costs || self.has_retries || self.has_extras || !self.width.is_none_or(is_bounded)
     }
 
     /// The range of denials that stamps of whole seconds leave open.

@@ -223,11 +223,30 @@ fn a_missing_attribute_is_an_error() {
         replay.finish(InputReport::default())
     };
     let missing = pushed(Options::default()).unwrap_err();
-    let expected =
-        MissingAttribute { limit: "per-key".to_owned(), attribute: "api_key".to_owned(), requests: 50 };
+    let (limit, attribute) = ("per-key".to_owned(), "api_key".to_owned());
+    let expected = MissingAttribute { limit, attribute, is_key: true, requests: 50 };
     assert_eq!(missing, expected);
     let without = Options { without: vec!["per-key".to_owned()], ..Options::default() };
     assert_eq!(pushed(without).unwrap().totals.requests, 50);
+}
+
+/// The story: where no request had the attribute of a cost, the report said that all would have been denied. Other attributes
+/// that the log lacks are named in a note.
+#[test]
+fn a_missing_cost_is_an_error_and_other_attributes_are_named() {
+    let finished = |text: &str| {
+        let requests = requests(1, 50);
+        let mut replay = Replay::new(policy(text), None, Options::default(), Given);
+        requests.iter().for_each(|request| replay.push(&record_of(request)).unwrap());
+        replay.finish(InputReport::default())
+    };
+    let missing = finished("limits: [{name: a, by: [user], rate: 9/s, cost: tokens * 2}]").unwrap_err();
+    assert_eq!((missing.attribute.as_str(), missing.is_key), ("tokens", false));
+    let report = finished("limits: [{name: a, by: [user], when: {region: eu}, rate: 9/s}]").unwrap();
+    assert_eq!(
+        report.notes,
+        ["no request has region, which limit a depends on; log it, or map it in --config"]
+    );
 }
 
 /// One user with a burst of five at a limit of one a minute, burst two.
@@ -264,6 +283,29 @@ fn refused_requests_are_shown_with_and_without() {
     let without = totals.without_refused.unwrap();
     assert_eq!((totals.denied, totals.already_refused), (3, 3));
     assert_eq!((without.requests, without.denied), (2, 0));
+}
+
+/// The story: other sizes of a limit that counts failures counted every request, so that four times the limit denied more
+/// than the limit itself. They count failures, and so do peaks and the burst that denies nothing.
+#[test]
+fn other_sizes_of_a_limit_that_counts_failures_count_failures() {
+    let text = "limits: [{name: a, by: [user], rate: 3/min, count: failures}]";
+    let with = |failures: u64| {
+        let record = move |index: u64| Record {
+            status: Some(if index % 10 < failures { 401 } else { 200 }),
+            attributes: vec![("user".into(), "u".into())],
+            ..record(START + index * 100_000)
+        };
+        let report = replayed(text, Options::default(), (0..40).map(record));
+        let limit = report.limits.into_iter().next().unwrap();
+        let denied: Vec<u64> = limit.sizes.iter().map(|size| size.denied).collect();
+        (denied, limit.peaks.unwrap().max, limit.burst_for_none)
+    };
+    assert_eq!(with(0), (vec![0; 6], 0, Some(1)));
+    let (denied, peak, burst) = with(1);
+    assert_eq!((peak, burst), (4, Some(5)));
+    assert!(denied[2] > 0 && denied.is_sorted_by(|one, other| one >= other), "{denied:?}");
+    assert_eq!(denied[4..], [0, 0]);
 }
 
 /// A limit of requests in flight follows the durations of the log.

@@ -46,7 +46,7 @@ fn retrying(text: &str, requests: &[Sent]) -> Counts {
     let (engine, mut counts) = (engine(text), Counts::default());
     // Requests that come back, in the order in which they were denied.
     let mut returns: Vec<(Timestamp, usize)> = Vec::new();
-    let mut come_back = |returns: &mut Vec<(Timestamp, usize)>, counts: &mut Counts, until: Timestamp| {
+    let come_back = |returns: &mut Vec<(Timestamp, usize)>, counts: &mut Counts, until: Timestamp| {
         while let Some(next) = (0..returns.len()).min_by_key(|place| returns[*place].0) {
             if returns[next].0 > until {
                 break;

@@ -329,22 +329,24 @@ struct NamedReport<'r> {
 fn written(report: &Report, arguments: &ReplayArguments, console: &mut Console) -> Result<(), String> {
     let policy = arguments.policy.display().to_string();
     let against = arguments.against.as_ref().map(|path| path.display().to_string());
+    let named = NamedReport { policy: &policy, against_policy: against.as_deref(), report };
+    let json = || serde_json::to_string_pretty(&named).map_err(|error| error.to_string());
+    // The report is shown before a file fails to be written, so that no long replay is in vain.
+    let json_file = arguments.json.as_ref().filter(|path| path.as_os_str() != STANDARD_OUTPUT);
+    let shows_text = arguments.json.is_none() || json_file.is_some();
+    if shows_text {
+        text::show(report, &policy, console);
+    } else {
+        console.line(json()?);
+    }
     if let Some(path) = &arguments.html {
         let title = PageTitle { policy: &policy, against: against.as_deref(), remark: None };
         save(path, &html::page(report, &title))?;
     }
-    let named = NamedReport { policy: &policy, against_policy: against.as_deref(), report };
-    let json = || serde_json::to_string_pretty(&named).map_err(|error| error.to_string());
-    match &arguments.json {
-        Some(path) if path.as_os_str() == STANDARD_OUTPUT => {
-            console.line(json()?);
-            return Ok(());
-        }
-        Some(path) => save(path, &(json()? + "\n"))?,
-        None => {}
+    if let Some(path) = json_file {
+        save(path, &(json()? + "\n"))?;
     }
-    text::show(report, &policy, console);
-    for path in [&arguments.html, &arguments.json].into_iter().flatten() {
+    for path in arguments.html.iter().chain(json_file).filter(|_| shows_text) {
         console.line(format_args!("written: {}", path.display()));
     }
     Ok(())

@@ -270,3 +270,16 @@ fn a_cost_that_the_log_lacks_is_an_error() {
     let errors = stderr(&output);
     assert!(errors.contains("limit a computes the cost from tokens, which none of 1 requests"), "{errors}");
 }
+
+/// The story: after a replay of ten million lines the page could not be written, and nothing else was shown.
+#[test]
+fn a_report_is_shown_although_its_page_cannot_be_written() {
+    let scratch = Scratch::new();
+    let policy = scratch.file("policy.yaml", POLICY);
+    let log = scratch.file("access.log", &line("192.0.2.1", 1, "curl"));
+    let output =
+        run(&["replay", "--policy", &policy, &log, "--html", &scratch.text("no/folder/r.html")], b"");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stdout(&output).contains("would have denied 0 of 1 request"), "{}", stdout(&output));
+    assert!(stderr(&output).contains("name a file that can be written"), "{}", stderr(&output));
+}

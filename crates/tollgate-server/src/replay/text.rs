@@ -97,7 +97,7 @@ pub(super) fn verdict(totals: &Totals) -> String {
     )
 }
 
-/// What else is known of all requests together.
+/// Further facts about all requests together.
 pub(super) fn facts(totals: &Totals, clients: &str) -> Vec<String> {
     let mut facts = Vec::new();
     if clients != Clients::Gone.name() {
@@ -130,7 +130,7 @@ pub(super) fn ranged_share(part: u64, range: Option<Range>, whole: u64) -> Strin
     }
 }
 
-/// What is assumed of the other limits where one has another size.
+/// The assumption about the other limits where one has another size.
 pub(super) const OTHERS_AS_THEY_WERE: &str =
     "the other limits decide as they did, so a request that one of them denies charges nothing here";
 
@@ -318,7 +318,7 @@ fn show_rest(report: &Report, console: &mut Console) {
     }
 }
 
-/// What counting in a shared store would cost, and what the replay itself took.
+/// The cost of counting in a shared store, and of the replay itself.
 pub(super) fn costs(report: &Report) -> [String; 3] {
     let Report {
         input: InputReport { reorder_window_ms, .. },

@@ -166,7 +166,7 @@ impl SecondsWindow {
     }
 }
 
-/// What one key was admitted at both extremes, at every size.
+/// The units that one key was admitted at both extremes, at every size.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WindowBounds {
     sizes: [[AdmittedSeconds; 2]; SIZES_AND_OWN],

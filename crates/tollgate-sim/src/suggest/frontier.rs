@@ -89,7 +89,7 @@ pub enum Doubt {
     },
 }
 
-/// What a looser share of keys would need. If it is much less, the keys that it leaves out are unlike the others.
+/// The limit that a looser share of keys would need. If it is much less, the keys that it leaves out are unlike the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LooserSuggestion {
     /// The looser share.

@@ -39,8 +39,7 @@ pub(super) fn recorded(arguments: &TestArguments) -> Result<String, String> {
     let identity = Identity::of(&reader);
     let policy = replay::native(path, &identity)?;
     let live = RequestReader::new(reader, std::iter::once(&policy));
-    let logs = LogReader::open(&arguments.files, &replay::mapping(&arguments.columns));
-    let mut logs = logs.map_err(|error| error.to_string())?;
+    let mut logs = replay::opened(&arguments.files, &replay::mapping(&arguments.columns))?;
     let requests = requests(&mut logs, &live, &policy, arguments.max_requests)?;
     let text = written(&requests, policy, &path.display().to_string())?;
     verified(&text, replay::native(path, &identity)?)?;

@@ -10,6 +10,7 @@ use tollgate_load::{LoadError, LoadRequest, Pace, Plan, Summary, plot};
 use crate::announcement;
 use crate::cli::{BenchArguments, LoadProtocol};
 use crate::console::Console;
+use crate::disk::plain_cause;
 use crate::{SUCCESS, USAGE};
 
 /// The loads of a sweep, in per cent of what a closed loop reaches.
@@ -32,9 +33,20 @@ pub(crate) fn run(arguments: &BenchArguments, console: &mut Console) -> u8 {
     match ended {
         Ok(()) => SUCCESS,
         Err(error) => {
-            console.error(error);
+            console.error(plain(error));
             USAGE
         }
+    }
+}
+
+/// An error with the system's cause in plain words.
+fn plain(error: LoadError) -> LoadError {
+    match error {
+        LoadError::Connect { target, reason } => {
+            LoadError::Connect { target, reason: plain_cause(&reason) }
+        }
+        LoadError::Lost { reason } => LoadError::Lost { reason: plain_cause(&reason) },
+        other => other,
     }
 }
 

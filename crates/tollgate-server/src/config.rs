@@ -523,7 +523,7 @@ attributes:
             super::compile("config.yaml", b"trusted_proxies: []\nipv6_prefix: 12\nroute: []").unwrap_err();
         assert_eq!(
             findings.iter().map(ToString::to_string).collect::<Vec<_>>()[0],
-            "config.yaml:3:1: route: unknown field; did you mean routes?; accepted: trusted_proxies, ipv6_prefix, \
+            "config.yaml:3:1: route: unknown field; did you mean routes? accepted: trusted_proxies, ipv6_prefix, \
              escaped_slashes, path_match, method_override, header_names, connections_per_address, credentials, callers, \
              attributes, jwt, headers, store, routes, outbound, overload"
         );

@@ -23,7 +23,7 @@ pub(crate) fn table(bytes: &[u8], report: &mut Report) -> Option<Node> {
         Tree::Empty => Some(empty),
         Tree::Table(_) => Some(root),
         Tree::Text(_) | Tree::List(_) => {
-            report.error(root.at, "", Problem::new(format!("is {}", root.kind()), "a table"));
+            report.error(root.at, "", Problem::new(format!("the file is {}", root.kind()), "a table"));
             None
         }
     }
@@ -401,17 +401,17 @@ mod tests {
         let cases = [
             (
                 "numbr: 7",
-                "1:1: numbr: unknown field; did you mean number?; accepted: number, truth, word, named, list, either",
+                "1:1: numbr: unknown field; did you mean number? accepted: number, truth, word, named, list, either",
             ),
             ("number: 700", "1:9: number: 700 is not accepted; accepted: a whole number up to 255"),
             ("truth: perhaps", "1:8: truth: is a text; accepted: true or false"),
-            ("word: thre", "1:7: word: thre is unknown; did you mean three?; accepted: one, three"),
+            ("word: thre", "1:7: word: thre is unknown; did you mean three? accepted: one, three"),
             ("named:\n  a: {text: [x]}", "2:13: named.a.text: is a list; accepted: a text"),
             ("list:\n- {count: 1}", "2:3: list[0].text: missing"),
             ("list: hidden", "1:7: list: is a text; accepted: a list"),
             ("list: [hidden]", "1:8: list[0]: is a text; accepted: a table"),
             ("number: 1\nnumber: 2", "2:1: number: given twice; accepted: each field once"),
-            ("- a", "1:1: is a list; accepted: a table"),
+            ("- a", "1:1: the file is a list; accepted: a table"),
         ];
         for (text, expected) in cases {
             assert_eq!(from_text::<Sample>(text), Err(format!("test.yaml:{expected}")), "{text}");

@@ -14,7 +14,7 @@ use crate::policy_file::{self, Loaded, PolicyFileError};
 use crate::policy_spelling::misspelt;
 use crate::policy_warnings::{Doubts, Ends, UntrustedAttributes, exceptions};
 use crate::text::counted;
-use crate::{FAILURE, SUCCESS, USAGE};
+use crate::{SUCCESS, USAGE};
 
 /// Checks every file, even if others have problems.
 pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
                 CheckedPolicy { loaded: Ok(loaded), doubts }
             }
             Err(error) => {
-                status = FAILURE;
+                status = status.max(error.status());
                 CheckedPolicy { loaded: Err(error), doubts: Vec::new() }
             }
         };

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::cli::{Cli, CompletionsArguments, ManArguments};
 use crate::console::Console;
 use crate::disk::plain_cause;
-use crate::{FAILURE, SUCCESS};
+use crate::{SUCCESS, USAGE};
 
 /// Prints the completions of a shell.
 pub(crate) fn completions(arguments: &CompletionsArguments, console: &mut Console) -> u8 {
@@ -29,7 +29,7 @@ pub(crate) fn man(arguments: &ManArguments, console: &mut Console) -> u8 {
                 arguments.dir.display(),
                 plain_cause(&error)
             ));
-            FAILURE
+            USAGE
         }
     }
 }

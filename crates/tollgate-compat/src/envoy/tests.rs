@@ -41,7 +41,7 @@ const WRONG: [(&str, &[&str]); 24] = [
     (
         "domain: d\ndescriptors: [{key: a, rate_limit: {unit: minutes, requests_per_unit: 1}}]\n",
         &[
-            "f:2:43: descriptors[0].rate_limit.unit: minutes is unknown; did you mean minute?; accepted: second, minute",
+            "f:2:43: descriptors[0].rate_limit.unit: minutes is unknown; did you mean minute? accepted: second, minute",
         ],
     ),
     (

@@ -231,6 +231,19 @@ fn long_values_are_counted_and_not_listed() {
     assert_eq!(listed[0].values[0].1.as_deref(), Some(short.as_str()));
 }
 
+/// A limit that reads a name without a value never applies in Limitador. Its conversion applies, and says so.
+#[test]
+fn names_without_a_value_are_reported_as_a_change() {
+    let file = "- {namespace: n, max_value: 5, seconds: 60, conditions: [\"m == 'POST'\"], variables: [user]}";
+    let bench = Bench::new(Format::Limitador, file);
+    let converted = bench.active.rules.converted(None).unwrap();
+    for name in ["m", "user"] {
+        let change = format!("{name} has no value in Limitador, so the limit does not apply there");
+        assert!(converted.changes.iter().any(|found| found.contains(&change)), "{:?}", converted.changes);
+    }
+    assert_eq!(converted.text.matches("# CHANGED: ").count(), 2, "{}", converted.text);
+}
+
 /// Files that Limitador ships name entries with dots (`req.method`), leave lists empty or null, write
 /// expressions with and without quotes, and begin an item on the line of its dash or below. This file has all of these
 /// and every field. It converts whole.

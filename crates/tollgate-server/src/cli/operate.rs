@@ -106,7 +106,7 @@ pub enum OperateCommand {
     /// Show the remaining quota of a key on a running server
     #[command(after_long_help = GET_EXAMPLES)]
     Get(GetArguments),
-    /// Say which limits of a running server match these attributes, why not, and what would change it
+    /// Say which limits of a running server apply to a request, why the others do not, and what would change the answer
     #[command(after_long_help = EXPLAIN_EXAMPLES)]
     Explain(ExplainArguments),
     /// Forget what a running server counted for a key

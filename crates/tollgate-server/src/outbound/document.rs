@@ -12,6 +12,7 @@ use tollgate_gateway::{ClientPlan, Target};
 use tollgate_outbound::{Call, Preset};
 
 use super::estimate::{CostUnit, INPUT_TOKENS, MAX_TOKENS};
+use crate::text::unknown_name;
 use crate::time_text;
 
 /// The attribute that has the name of the provider.
@@ -147,8 +148,8 @@ fn provider(
     let preset = document.preset.and_then(|name| {
         let preset = Preset::named(&name);
         if preset.is_none() {
-            let known = Preset::ALL.map(|preset| preset.name()).join(", ");
-            report(format!("preset: {name:?} is not known; accepted: {known}"));
+            let known = Preset::ALL.map(|preset| preset.name());
+            report(unknown_name(&format!("preset: {name:?} is not known"), &name, &known));
         }
         preset
     });

@@ -37,7 +37,7 @@ fn refusals_name_field_and_cure() {
     let cases = [
         (
             r#"{"attributes":{},"cots":1}"#,
-            "unknown field \"cots\"; accepted: attributes and cost (line 1, column 23)",
+            "unknown field \"cots\"; did you mean cost? accepted: attributes and cost (line 1, column 23)",
         ),
         (r#"{"attributes":{},"ttl_ms":1}"#, "unknown field \"ttl_ms\"; accepted: attributes and cost (line"),
         (r#"{"attributes":{},"attributes":{}}"#, "attributes: given twice"),

@@ -367,7 +367,7 @@ descriptors:
         "rate: deny\n    mode: shadow\n",
         "NOT CONVERTED: without a limit everything passes",
         "NOT CONVERTED: CEL cannot name the attribute x-y",
-        "now possible: `algorithm: sliding-window` never admits more than 10 in any minute",
+        "now possible: `algorithm: sliding-window` never admits more than the rate in any period",
         "now possible: `align: calendar`",
     ] {
         assert!(text.contains(expected), "{expected}\n{text}");

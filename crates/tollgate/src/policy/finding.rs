@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::credential::CredentialAttributes;
 use crate::problem::QUOTED_MAX;
+use crate::problem::explained;
 pub use crate::problem::{Problem, quoted};
 
 /// Most findings of a report. The rest are only counted, so that the report stays readable.
@@ -70,8 +71,7 @@ impl fmt::Display for Finding {
         if !self.field.is_empty() {
             f.write_str(": ")?;
         }
-        f.write_str(&self.message)?;
-        if self.accepted.is_empty() { Ok(()) } else { write!(f, "; accepted: {}", self.accepted) }
+        f.write_str(&explained(&self.message, &self.accepted))
     }
 }
 

@@ -20,7 +20,7 @@ const ERRORS: &[Case] = &[
     // The file as a whole.
     Case { file: "", found: &["policy.yaml:1:1: the file is empty"] },
     Case { file: "# nothing\n", found: &["the file is empty"] },
-    Case { file: "- 1\n", found: &["policy.yaml:1:1: is a list; accepted: a table with `limits:`"] },
+    Case { file: "- 1\n", found: &["policy.yaml:1:1: the file is a list; accepted: a table with `limits:`"] },
     Case { file: "domain: x\n", found: &["1:1: limits: missing"] },
     Case { file: "limits: 5\n", found: &["1:9: limits: is a text; accepted: a list of limits"] },
     Case { file: "limits: {}\n", found: &["1:9: limits: is a table"] },

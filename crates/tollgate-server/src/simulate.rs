@@ -132,10 +132,10 @@ fn json_of(name: &str, scenario: &FleetScenario, seen: &[(&str, FleetOutcome)]) 
 fn show(name: &str, scenario: &FleetScenario, seen: &[(&str, FleetOutcome)], console: &mut Console) {
     let most = bound(&scenario.quota, scenario.time);
     console.line(format_args!(
-        "{name}: {} servers, {} requests a second, {} s; a key may get {most}",
+        "{name}: {} servers, {} requests a second, {}; a key may get {most}",
         scenario.nodes,
         scenario.offered,
-        scenario.time.as_micros() / 1_000_000
+        scenario.time.readable()
     ));
     console.line("");
     console.line(format_args!(

@@ -292,7 +292,7 @@ pub(super) mod tests {
             "outbound.providers.a.url: \"ftp://x\" is not complete; accepted: ",
             "outbound.providers.b.prefix: \"b\" is not accepted; accepted: a plain path such as /b",
             "outbound.providers.b.url: \"http://x?q\" has a query",
-            "outbound.providers.c.preset: \"opnai\" is not known; accepted: anthropic, ",
+            "outbound.providers.c.preset: \"opnai\" is not known; did you mean openai? accepted: anthropic, ",
             "outbound.providers.c.timeouts.response: not a duration; accepted: ",
             "outbound.providers.d.prefix: it is another provider's",
             "outbound.providers.e f.name: accepted: ",

@@ -11,7 +11,7 @@ fn check_explains_a_policy() {
     let expected = "\
 <stdin>: 2 limits
   per-key: each api_key may make 100 requests a second on average, 200 at once and at most 300 in any second
-  all: each tenant may make 100 requests a second on average, 100 at once and at most 200 in any second; enforced for 0% of keys, only counted for the others
+  all: each tenant may make 100 requests a second on average, 100 at once and at most 200 in any second; enforced for 0 % of keys, only counted for the others
 ";
     assert_eq!(stdout(&output), expected);
     assert!(stderr(&output).starts_with("<stdin>:3:"), "{}", stderr(&output));

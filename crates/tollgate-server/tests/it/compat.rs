@@ -218,7 +218,7 @@ fn directories() {
 
     let mixed = Directory::new("mixed", &[("a.yaml", ENVOY), ("b.yaml", LIMITADOR)]);
     let output = run(&["policy", "check", mixed.path()], b"");
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2), "it cannot be read as one policy");
     assert!(stderr(&output).contains("its files have different formats: "), "{}", stderr(&output));
 
     let native = Directory::new("native", &[("policy.yaml", crate::program::SLOW_POLICY)]);

@@ -414,7 +414,7 @@ fn untagged(tag: Option<&Tag>, at: Position) -> Step<()> {
             // `method: !GET` is a tag in YAML, but its author means a negation.
             let is_word = !tag.starts_with("!!") && !value.is_empty();
             let accepted = match is_word {
-                true => format!("{{ not: {value} }} in a condition, or '{tag}' in quotes as a text"),
+                true => format!("{{ not: {value} }} in a condition"),
                 false => "values without tags".to_owned(),
             };
             stop(at, format!("{tag} is a tag of YAML"), accepted)

@@ -76,7 +76,11 @@ fn found(text: &str, accepted: &dyn Display) -> String {
             return format!("{path}{} is not accepted; accepted: {expected}", value(found));
         }
     }
-    text.to_owned()
+    // The grammar of a value inside of another, behind the name of its field.
+    match text.rsplit_once(": ") {
+        Some((path, grammar)) => format!("{path}: {}", expected(grammar)),
+        None => expected(text),
+    }
 }
 
 /// A value as the parser names it, in words of JSON.

@@ -341,7 +341,7 @@ mod tests {
             ),
             (
                 "policy: p\ncase: []\ncases: x".to_owned(),
-                "t.yaml:2:1: case: unknown field; did you mean cases? accepted: policy, start, cases\nt.yaml:3:8: cases: is a text; accepted: a list of cases",
+                "t.yaml:2:1: case: unknown field; did you mean cases? accepted: policy, start, cases\nt.yaml:3:8: cases: is a single value; accepted: a list of cases",
             ),
             (
                 case("expects: allow"),

@@ -63,7 +63,7 @@ impl Node {
     pub fn kind(&self) -> &'static str {
         match self.tree {
             Tree::Empty => "no value",
-            Tree::Text(_) => "a text",
+            Tree::Text(_) => "a single value",
             Tree::List(_) => "a list",
             Tree::Table(_) => "a table",
         }

@@ -225,7 +225,7 @@ fn declared_names_are_the_only_ones() {
     }
     for (file, said) in [
         ("attributes: [a]\nshard_by: b\nlimits: []", "shard_by: b is not declared"),
-        ("attributes: a\nlimits: []", "attributes: is a text; accepted: a list of names"),
+        ("attributes: a\nlimits: []", "attributes: is a single value; accepted: a list of names"),
         ("attributes: [a, a]\nlimits: []", "attributes[1]: a is named twice"),
         (
             "attributes: [{a: number}]\nlimits: []",

@@ -42,9 +42,7 @@ pub(crate) fn run(arguments: &BenchArguments, console: &mut Console) -> u8 {
 /// An error with the system's cause in plain words.
 fn plain(error: LoadError) -> LoadError {
     match error {
-        LoadError::Connect { target, reason } => {
-            LoadError::Connect { target, reason: plain_cause(&reason) }
-        }
+        LoadError::Connect { target, reason } => LoadError::Connect { target, reason: plain_cause(&reason) },
         LoadError::Lost { reason } => LoadError::Lost { reason: plain_cause(&reason) },
         other => other,
     }

@@ -234,7 +234,8 @@ fn long_values_are_counted_and_not_listed() {
 /// A limit that reads a name without a value never applies in Limitador. Its conversion applies, and says so.
 #[test]
 fn names_without_a_value_are_reported_as_a_change() {
-    let file = "- {namespace: n, max_value: 5, seconds: 60, conditions: [\"m == 'POST'\"], variables: [user]}";
+    let file =
+        "- {namespace: n, max_value: 5, seconds: 60, conditions: [\"m == 'POST'\"], variables: [user]}";
     let bench = Bench::new(Format::Limitador, file);
     let converted = bench.active.rules.converted(None).unwrap();
     for name in ["m", "user"] {

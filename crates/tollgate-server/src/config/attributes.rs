@@ -105,9 +105,11 @@ fn one(
             Source::Jwt { verifier: Arc::clone(verifier), claim: plain(claim, "jwt")? }
         }
         _ => {
-            return Err("has no source, or several; accepted: exactly one of header, query, cookie, path, jwt and \
+            return Err(
+                "has no source, or several; accepted: exactly one of header, query, cookie, path, jwt and \
                         first_of"
-                .to_owned());
+                    .to_owned(),
+            );
         }
     };
     let source = if mapping.hash { source.hashed() } else { source };

@@ -285,7 +285,8 @@ pub fn nearest<'c>(text: &str, candidates: impl IntoIterator<Item = &'c str>) ->
 
 /// How many letters must be added, dropped, changed or swapped with their neighbour to make one word the other.
 fn edits(one: &str, other: &str) -> usize {
-    let [one, other] = [one, other].map(|word| word.chars().flat_map(char::to_lowercase).collect::<Vec<char>>());
+    let [one, other] =
+        [one, other].map(|word| word.chars().flat_map(char::to_lowercase).collect::<Vec<char>>());
     // Two rows of the table of distances between the beginnings of both words, and the one that is made of them.
     let mut before: Vec<usize> = Vec::new();
     let mut row: Vec<usize> = (0..=other.len()).collect();

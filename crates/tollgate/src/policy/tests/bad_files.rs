@@ -37,7 +37,10 @@ const ERRORS: &[Case] = &[
     Case { file: "limits: []\ndomain:\n", found: &["warning", "domain: has no value"] },
     Case { file: "limits: *undefined\n", found: &["not YAML"] },
     Case { file: "a: &a [*a]\nlimits: []\n", found: &["1:8: a[0]: this alias is part of the value"] },
-    Case { file: "limits: !!seq []\n", found: &["limits: !!seq is a tag of YAML; accepted: values without tags"] },
+    Case {
+        file: "limits: !!seq []\n",
+        found: &["limits: !!seq is a tag of YAML; accepted: values without tags"],
+    },
     Case {
         file: "limits: []\nshard_by: ''\n",
         found: &["warning", "2:11: shard_by: \"\" cannot be the name"],

@@ -22,6 +22,14 @@ const METRICS: HeaderValue = HeaderValue::from_static(METRICS_TYPE);
 /// The OpenAPI description of the interface. A test drives a server by it.
 const OPENAPI: &str = include_str!("openapi.json");
 
+/// A settlement as JSON, with its fields in this order.
+#[derive(Serialize)]
+struct Settlement {
+    refunded: u64,
+    charged: u64,
+    unpaid: u64,
+}
+
 /// The response to a request.
 pub(super) fn reply(answered: Result<HttpAnswer, Problem>) -> Response<Full<Bytes>> {
     match answered {
@@ -39,7 +47,7 @@ pub(super) fn reply(answered: Result<HttpAnswer, Problem>) -> Response<Full<Byte
         Ok(HttpAnswer::Decision(text)) => response(StatusCode::OK, Some(JSON), text),
         Ok(HttpAnswer::Verified(verified)) => verified.into_response(),
         Ok(HttpAnswer::Settled(Settled { refunded, charged, unpaid, .. })) => {
-            document(&json!({ "refunded": refunded, "charged": charged, "unpaid": unpaid }))
+            document(&Settlement { refunded, charged, unpaid })
         }
         Ok(HttpAnswer::Done) => response(StatusCode::NO_CONTENT, None, Vec::new()),
         Ok(HttpAnswer::Compat(compat)) => compat_reply(compat),

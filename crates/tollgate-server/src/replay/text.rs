@@ -106,7 +106,7 @@ pub(super) fn ranged_share(totals: &Totals) -> String {
     }
 }
 
-/// What is assumed of the other limits where one has another size.
+/// The assumption about the other limits where one has another size.
 pub(super) const OTHERS_AS_THEY_WERE: &str =
     "the other limits decide as they did, so a request that one of them denies charges nothing here";
 

@@ -97,7 +97,7 @@ impl SecondsWindow {
     }
 }
 
-/// What one key was admitted at both extremes.
+/// The units that one key was admitted at both extremes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WindowBounds {
     fewest: AdmittedSeconds,

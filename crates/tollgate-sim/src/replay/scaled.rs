@@ -40,7 +40,7 @@ enum QuotaShape {
     Permits,
 }
 
-/// What stamps of whole seconds leave open of a sliding window.
+/// The uncertainty of a sliding window under stamps of whole seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Coarse {
     /// Nothing: its sub-windows begin with a second and count in full.

@@ -115,7 +115,7 @@ impl ControlPlane {
         nodes.iter().zip(answers.into_iter().map(|answer| answer.answer))
     }
 
-    /// What the other nodes explain about a request.
+    /// The explanations of the other nodes about a request.
     pub(super) async fn explained_elsewhere(
         &self,
         body: String,

@@ -231,7 +231,7 @@ impl FleetMember {
         self.peers.open(node, question, self.wall_now()).await
     }
 
-    /// What a node that asks this one for a path signs. `None` if other nodes cannot ask it.
+    /// The content that a node signs when it asks this one. `None` if other nodes cannot ask it.
     pub(crate) fn asked_for<'a>(&'a self, method: &'a str, path: &'a str) -> Option<AskedFor<'a>> {
         Some(AskedFor { node: self.id()?, admin: self.about.admin.as_deref()?, method, path })
     }

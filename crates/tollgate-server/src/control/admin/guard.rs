@@ -146,9 +146,9 @@ fn source_of(peer: Option<IpAddr>) -> IpAddr {
 /// The sender of a request.
 pub(super) struct Sender<'a> {
     pub(super) who: &'a TokenHolder,
-    /// With which other nodes are asked in its name.
+    /// The key with which this node asks others in the name of the sender.
     pub(super) key: &'a NodeKey,
-    /// What it signed, if it is another node.
+    /// The signed question, if another node asks.
     pub(super) question: Option<SignedQuestion>,
 }
 

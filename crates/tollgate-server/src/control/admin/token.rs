@@ -123,7 +123,7 @@ pub(crate) struct TokenHolder {
 /// A token that the server knows, without its text.
 pub(super) struct AcceptedToken {
     pub(super) who: TokenHolder,
-    /// By which other nodes recognise this one.
+    /// The key by which nodes recognise each other.
     pub(super) key: NodeKey,
     digest: [u8; 32],
 }

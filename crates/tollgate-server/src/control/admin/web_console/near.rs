@@ -74,7 +74,7 @@ impl ControlPlane {
         next
     }
 
-    /// What is left of a key.
+    /// The state of a key's counter.
     async fn left_of(&self, key: &TopKey, now: Timestamp) -> Option<Outcome> {
         let pairs = || key.attributes.iter().map(|(name, value)| (name.as_str(), Value::Text(value)));
         let known = self.service.identity.identify(pairs(), AttributeOrigin::Trusted);

@@ -101,7 +101,7 @@ impl OverviewSource<'_> {
         facts
     }
 
-    /// What operators have changed over the policy.
+    /// The changes of operators over the policy.
     fn operators_fact(&self) -> Fact {
         let operator = self.control.service.engine.operator();
         let (all, single) = operator.overrides(self.now).list();

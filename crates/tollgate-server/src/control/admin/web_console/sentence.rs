@@ -26,7 +26,7 @@ pub(super) fn instant(at: Timestamp, wall: WallOffset) -> String {
     }
 }
 
-/// What an override does.
+/// The effect of an override, in words.
 pub(super) fn override_text(kind: LimitOverride) -> String {
     match kind {
         LimitOverride::Off => "off".to_owned(),

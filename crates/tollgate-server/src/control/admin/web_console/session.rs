@@ -24,7 +24,7 @@ pub(super) struct ConsoleSession {
     pub(super) who: TokenHolder,
     /// Comes with every form, so that no page that cannot read this one can send it.
     pub(super) form_token: String,
-    /// With which this node asks the others.
+    /// The key with which this node asks the others.
     key: NodeKey,
     until: Timestamp,
 }

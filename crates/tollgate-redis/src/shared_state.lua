@@ -1,4 +1,4 @@
--- What the nodes of a fleet tell each other, in one call: merges the caller's items, notes its resets and its heartbeat,
+-- The exchange between the nodes of a fleet, in one call: merges the caller's items, notes its resets and its heartbeat,
 -- and returns what the caller does not know yet.
 -- KEYS: items (hash), resets (sorted set), nodes (hash).
 -- ARGV: node, heartbeat ('' for none), known version, known mark, 1 to list the nodes, number of items, then for each

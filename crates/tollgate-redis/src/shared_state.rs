@@ -15,8 +15,9 @@ const SCRIPT: &str = include_str!("shared_state.lua");
 const NODES_KEY: &str = "tg:{fleet}nodes";
 /// The fields of the items that are none: the version of all items, and the mark of the last reset.
 const OWN_FIELDS: [&[u8]; 2] = [b"version", b"mark"];
-/// Timeout of an exchange. No decision waits for it.
-const TIMEOUT: Duration = Duration::from_millis(250);
+/// Timeout of an exchange. No decision waits for it, but an operator does: a slow store is better than a change that
+/// holds on one node only.
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of items in one exchange, and of keys in one entry of the resets.
 const ITEMS_SENT_MAX: usize = 64;
 const RESET_KEYS_MAX: usize = 64;

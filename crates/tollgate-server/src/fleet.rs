@@ -1,18 +1,23 @@
-//! This node as a member of a fleet: it shares its operator state through the store, tells and hears of resets, and shows
-//! itself to the other nodes with heartbeats. On memory it is the only member. Decisions do not wait for any of it.
+//! This node as a member of a fleet: it shares its operator state and resets through the store, and shows itself to the
+//! other nodes with heartbeats. On memory it is the only member. Decisions do not wait for any of it.
 
-mod peer;
+mod signature;
 mod roster;
+mod peer;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hyper::body::Incoming;
+use serde_json::Value;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::JoinSet;
+use tollgate::Timestamp;
 use tollgate_redis::{FleetNews, ReplyClass};
 
 pub(crate) use peer::{AnswerLimits, NODE_HEADER, PeerClient, PeerRequest, PeerTrust};
-pub(crate) use roster::{NodeAbout, NodeView, Roster};
+pub(crate) use roster::{NodeAbout, NodeState, NodeView, Roster};
+pub(crate) use signature::{AskedFor, NodeKey, NodeSignature, PROOF_HEADER};
 
 use crate::operator_state::{OperatorStateFile, SharedState};
 use crate::reload::Reloader;
@@ -56,7 +61,7 @@ pub(crate) struct FleetMember {
     /// The operator state that the fleet shares. `None` on memory.
     shared: Option<Arc<SharedState>>,
     file: Option<Arc<OperatorStateFile>>,
-    pub(crate) peers: PeerClient,
+    peers: PeerClient,
     /// Held during an exchange, so that each builds on the one before.
     exchanging: AsyncMutex<()>,
     seen: Mutex<SeenNodes>,
@@ -122,7 +127,7 @@ impl FleetMember {
         let _ = tokio::time::timeout(START_TIMEOUT, self.exchange(Listing::Read, Vec::new())).await;
     }
 
-    /// Tells the store what is new here, and takes what is new there.
+    /// Sends the store what is new here, and applies what is new there.
     async fn exchange(&self, listing: Listing, resets: Vec<u128>) -> Result<FleetNews, String> {
         let (Some(fleet), Some(shared)) = (self.store(), &self.shared) else {
             return Err("the counters of this server are in memory".to_owned());
@@ -145,8 +150,7 @@ impl FleetMember {
             file.request();
         }
         if listing == Listing::Read {
-            let wall = self.service.engine.maintenance().wall();
-            self.seen().list(&news, self.service.now().on_wall(wall));
+            self.seen().list(&news, self.wall_now());
         }
         Ok(news)
     }
@@ -174,7 +178,7 @@ impl FleetMember {
         }
     }
 
-    /// Tells the other nodes of changed items. Returns for which nodes they hold.
+    /// Shares changed items with the other nodes. Returns for which nodes they hold.
     pub(crate) async fn share(&self, ids: &[String]) -> Reached {
         let Some(shared) = &self.shared else { return Reached::OnlyNode };
         let exchanged = if shared.has_shared(ids) {
@@ -189,11 +193,11 @@ impl FleetMember {
         }
     }
 
-    /// Tells the other nodes that counters were reset.
+    /// Announces to the other nodes that counters were reset.
     ///
     /// # Errors
-    /// Why they do not hear of it.
-    pub(crate) async fn tell_reset(&self, keys: Vec<u128>) -> Result<(), String> {
+    /// Why the announcement does not reach them.
+    pub(crate) async fn announce_reset(&self, keys: Vec<u128>) -> Result<(), String> {
         if self.shared.is_none() || keys.is_empty() {
             return Ok(());
         }
@@ -204,6 +208,37 @@ impl FleetMember {
             Ok(_) => Ok(()),
             Err(problem) => Err(problem),
         }
+    }
+
+    /// Asks another node, and reads its answer.
+    ///
+    /// # Errors
+    /// Why there is no answer, in a few words.
+    pub(crate) async fn ask(
+        &self,
+        node: &NodeView,
+        question: &PeerRequest,
+        limits: AnswerLimits,
+    ) -> Result<Value, String> {
+        self.peers.ask(node, question, self.wall_now(), limits).await
+    }
+
+    /// Opens a streamed answer of another node.
+    ///
+    /// # Errors
+    /// As [`FleetMember::ask`].
+    pub(crate) async fn open(&self, node: &NodeView, question: &PeerRequest) -> Result<Incoming, String> {
+        self.peers.open(node, question, self.wall_now()).await
+    }
+
+    /// The content that a node signs when it asks this one. `None` if other nodes cannot ask it.
+    pub(crate) fn asked_for<'a>(&'a self, method: &'a str, path: &'a str) -> Option<AskedFor<'a>> {
+        Some(AskedFor { node: self.id()?, admin: self.about.admin.as_deref()?, method, path })
+    }
+
+    /// The time of this node's wall clock.
+    pub(crate) fn wall_now(&self) -> Timestamp {
+        self.service.now().on_wall(self.service.engine.maintenance().wall())
     }
 
     /// How many blocks and overrides the store does not have yet. `None` on memory.
@@ -229,6 +264,11 @@ fn problem_text(class: ReplyClass) -> String {
         ReplyClass::Refused => {
             "the store does not permit it: `tollgate store check` says which rights are missing".to_owned()
         }
+        ReplyClass::OutOfMemory => "the store has no memory left: raise its maxmemory".to_owned(),
+        ReplyClass::NotWritable | ReplyClass::ReadOnly => {
+            format!("the store takes no writes ({})", class.name())
+        }
+        ReplyClass::Open => "the store does not answer (the breaker is open)".to_owned(),
         class => format!("the store does not answer ({})", class.name()),
     }
 }

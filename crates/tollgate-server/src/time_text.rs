@@ -5,6 +5,9 @@ use tollgate::time::WallOffset;
 use tollgate::{Ticks, Timestamp};
 pub(crate) use tollgate_gateway::time_text::{duration, signed};
 
+/// By how many milliseconds two clocks may differ and be called in step.
+const CLOCK_MS_MAX: u64 = 1_000;
+
 /// An instant of the decision clock as RFC 3339, converted by the offset of the wall clock: in UTC, with as many digits
 /// as it needs. Empty if the instant cannot be written.
 pub(crate) fn rfc3339(at: Timestamp, wall: WallOffset) -> String {
@@ -19,6 +22,12 @@ pub(crate) fn rfc3339_millis(at: Timestamp) -> String {
 /// A duration for people: see [`Ticks::readable`].
 pub(crate) fn people(millis: u64) -> String {
     Ticks::from_millis(millis).readable()
+}
+
+/// How far a clock is from another one, such as `2 s ahead`. `None` if it is in step.
+pub(crate) fn clock_text(ms: i64) -> Option<String> {
+    let side = if ms < 0 { "behind" } else { "ahead" };
+    (ms.unsigned_abs() >= CLOCK_MS_MAX).then(|| format!("{} {side}", people(ms.unsigned_abs())))
 }
 
 fn written(at: Timestamp) -> Option<jiff::Timestamp> {

@@ -13,8 +13,9 @@ use tollgate_testkit::{Scratch, free_port, rest, until};
 
 /// How WebDriver names the id of an element.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
-/// How often, and how long apart, a page is looked at until it shows something: ten seconds.
-const LOOKS: (u32, Duration) = (100, Duration::from_millis(100));
+/// How often, and how long apart, a page is looked at until it shows something: a minute, because a busy machine is
+/// slow.
+const LOOKS: (u32, Duration) = (600, Duration::from_millis(100));
 
 /// Whether pages may run scripts.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -100,7 +101,7 @@ impl Browser {
         self.soon(css, || self.find(css))
     }
 
-    /// Polls for ten seconds.
+    /// Polls for a minute.
     #[track_caller]
     pub(crate) fn soon<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         for _ in 0..LOOKS.0 {
@@ -109,7 +110,7 @@ impl Browser {
             }
             rest(LOOKS.1);
         }
-        panic!("not within ten seconds: {what}; the page shows\n{}", self.text("body"));
+        panic!("not within a minute: {what}; the page shows\n{}", self.text("body"));
     }
 
     /// Clicks, and moves the pointer away: a table stands still while it is pointed at.

@@ -236,6 +236,7 @@ fn the_console_of_a_fleet() {
     open(&browser, "limits", "per-key");
     press_offer(&browser, "Turn off for 10 min");
     browser.shows("#act-result", "limit per-key: off until");
+    browser.shows("#strip", "1 limit off, 1 block");
     browser
         .soon("the limit is off on the other server", || (two.check(spent)["allowed"] == true).then_some(()));
     press_offer(&browser, "Restore");
@@ -266,6 +267,42 @@ fn the_console_of_a_fleet() {
     });
     browser.shows("#strip", &format!("sums over 1 of 2; without {gone}"));
     without_complaints(&browser);
+}
+
+/// A node that decides by another policy is pointed out: a change has not reached all nodes.
+#[test]
+fn another_policy_is_pointed_out() {
+    let (redis, scratch) = (Redis::start(&[]), Scratch::new());
+    let start = |name: &str, rate: &str| {
+        scratch.write(name, &format!("limits: [{{name: per-key, by: [api_key], rate: {rate}}}]"));
+        let arguments = ["serve", "--http", "127.0.0.1:0", "--policy", name, "--store", &redis.url()];
+        let mut command = tollgate(&arguments);
+        command.current_dir(scratch.folder()).env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+        Server::spawn(command, "")
+    };
+    let one = start("one.yaml", "5/h");
+    let browser = logged_in(&one, TOKEN, Scripts::On);
+    browser.shows("#strip", "one.yaml");
+    assert!(!browser.text("#strip").contains("another"), "{}", browser.text("#strip"));
+    let _two = start("two.yaml", "6/h");
+    browser.shows("#strip", "another one is active on 1 node");
+    without_complaints(&browser);
+}
+
+/// The story: when the server was gone, the page kept its last numbers, and a button that was pressed stayed disabled
+/// and said nothing.
+#[test]
+fn old_numbers_do_not_pass_for_new_ones() {
+    let server = server(POLICY);
+    let browser = logged_in(&server, TOKEN, Scripts::On);
+    server.check(KEY);
+    browser.shows("#state", "live");
+    open(&browser, "keys", DIGEST);
+    drop(server);
+    browser.shows("#state", "NOT LIVE: the server does not answer; the numbers are of 20");
+    press_offer(&browser, "Block for 10 min");
+    browser.shows("#act-result", "whether it was done is not known");
+    assert_eq!(browser.script("return document.querySelectorAll('.offer button:disabled').length"), 0);
 }
 
 /// A pasted policy decides about the requests of the last hour, and nothing is put into force. A change of the policy can be looked
@@ -325,7 +362,8 @@ fn a_viewer_only_looks() {
 #[test]
 fn hostile_callers_write_nothing_into_the_page() {
     let policy = "limits: [{name: per-user, by: [user], rate: 2/h}, {name: per-path, by: [path], rate: 2/h}, \
-                  {name: per-agent, by: [agent], rate: 2/h}, {name: pair, by: [user, agent], rate: 2/h}]";
+                  {name: per-agent, by: [agent], rate: 2/h}, {name: pair, by: [user, agent], rate: 2/h}, \
+                  {name: '<img src=x onerror=window.broken=2>', by: [tenant], rate: 2/h}]";
     let server = server(policy);
     let browser = logged_in(&server, TOKEN, Scripts::On);
     browser.click("#tail-toggle");
@@ -342,7 +380,9 @@ fn hostile_callers_write_nothing_into_the_page() {
         "\u{202e}\u{0}\n\r\u{2028}data: {}\n\nevent: overview",
     ];
     for value in hostile {
-        let body = json!({ "attributes": { "user": value, "path": format!("/{value}"), "agent": value } });
+        let attributes =
+            json!({ "user": value, "path": format!("/{value}"), "agent": value, "tenant": value });
+        let body = json!({ "attributes": attributes });
         for _ in 0..4 {
             server.send("POST", "/v1/check", &body.to_string());
         }
@@ -355,6 +395,13 @@ fn hostile_callers_write_nothing_into_the_page() {
         press_offer(&browser, "Block for 10 min");
         browser.shows("#act-result", "is blocked until");
     }
+    open(&browser, "limits", "<img src=x onerror=window.broken=2>");
+    press_offer(&browser, "Turn off for 10 min");
+    browser.shows("#act-result", "off until");
+    let noted = json!({ "attributes": { "user": "u" }, "for": "10m", "note": "<img src=x onerror=window.broken=3>", "anyway": true });
+    assert_eq!(ask(&server, TOKEN, "POST", "/admin/v1/block", &noted.to_string()).status, 200);
+    browser.shows("#audit", "<img src=x onerror=window.broken=3>");
+    browser.shows("#overrides", "<img src=x onerror=window.broken=2>");
     browser.shows("#overrides", "<img src=x onerror=window.broken=1>");
     browser.shows("#audit", "<img src=x onerror=window.broken=1>");
     browser.enter("#ask-key", "user='<img src=x onerror=window.broken=1>'");

@@ -1,6 +1,8 @@
 //! Two servers on one store are one fleet to an operator: what is said to one holds on both, survives both, and works without the
 //! store, and what is shown is what both do.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -378,6 +380,54 @@ fn a_node_that_does_not_answer_is_shown() {
     assert!(printed.contains("is missing: another server answers at http://localhost"), "{printed}");
     assert!(printed.contains(&format!("127.0.0.1:{port} is missing: it refuses the token")), "{printed}");
     drop((stranger, other));
+}
+
+/// Answers one question at an address that a program has written to the store, and returns the question.
+fn hostile_node(id: &'static str) -> (String, std::thread::JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let asked = std::thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let mut lines = BufReader::new(&stream).lines().map(Result::unwrap);
+        let question: Vec<String> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
+        let answer = r#"{"allowed":false,"limits":[]}"#;
+        let head =
+            format!("HTTP/1.1 200 OK\r\ntollgate-node: {id}\r\nContent-Length: {}\r\n\r\n", answer.len());
+        (&stream).write_all([head.as_bytes(), answer.as_bytes()].concat().as_slice()).unwrap();
+        question.join("\r\n")
+    });
+    (address, asked)
+}
+
+/// A program that can write to the store advertises an address of its own. It gets no token, what it gets is good at no
+/// other node, and what it answers is not used.
+#[test]
+fn a_hostile_address_gets_no_token() {
+    let redis = Redis::start(&[]);
+    let (one, two) = (on(&redis.url(), POLICY), on(&redis.url(), POLICY));
+    await_two(&one);
+    let (address, asked) = hostile_node("hostile");
+    let heartbeat = json!({"name": "a\u{1b}[2Jnode", "admin": format!("http://{address}"), "version": "9"});
+    let time = redis.cli(&["TIME"]);
+    let (seconds, _) = time.trim().split_once('\n').unwrap();
+    redis.cli(&["HSET", "tg:{fleet}nodes", "hostile", &format!("{seconds}000000 {heartbeat}")]);
+    until("it is listed", || (nodes(&one).len() == 3).then_some(()));
+    let printed = says(&one, "get api_key=k", 0);
+    let missing = "node is missing: it does not prove that it knows the token: its answer is not used";
+    assert!(printed.contains(missing) && printed.contains("the answers of 2 nodes"), "{printed}");
+    assert!(!printed.contains('\u{1b}'), "{printed}");
+    let question = asked.join().unwrap();
+    assert!(question.starts_with("POST /admin/v1/get") && !question.contains(TOKEN), "{question}");
+    let asked_for = question.lines().next().unwrap();
+    let signed = question.lines().find(|line| line.starts_with("authorization: Tollgate-Node ")).unwrap();
+    let body = r#"{"attributes":{"api_key":"k"}}"#;
+    for server in [&one, &two] {
+        let passed_on = format!(
+            "{asked_for}\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{signed}\r\n\r\n{body}",
+            body.len()
+        );
+        assert_eq!(server.exchange(passed_on.as_bytes()).status, 401, "{passed_on}");
+    }
 }
 
 /// A server in memory is a fleet of one, and nothing that it says is about others.

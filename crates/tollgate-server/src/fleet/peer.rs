@@ -1,5 +1,5 @@
-//! Asks another node's admin interface. Only addresses from the store are asked, redirects are not followed, and an
-//! answer counts only if it comes from the node that was meant.
+//! Asks another node's admin interface. Only addresses from the store are asked, and redirects are not followed. An
+//! answer counts only if it comes from the node that was meant, and proves that this node knows the operator's token.
 
 use std::error::Error;
 use std::path::Path;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
@@ -21,8 +21,10 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
+use tollgate::Timestamp;
 
 use super::roster::NodeView;
+use super::signature::{AskedFor, NodeKey, NodeSignature};
 use crate::disk::plain_cause;
 use crate::text::plain;
 use crate::tls::{self, TlsFiles};
@@ -68,14 +70,14 @@ pub(crate) struct PeerClient {
     tls: Option<TlsConnector>,
 }
 
-/// A question to a node, with the token of the operator who asks.
+/// A question to a node, with the key of the operator's token.
 #[derive(Clone)]
 pub(crate) struct PeerRequest {
     pub(crate) method: &'static str,
     /// The path and the query.
     pub(crate) path: String,
     pub(crate) body: Bytes,
-    pub(crate) token: String,
+    pub(crate) key: NodeKey,
 }
 
 impl PeerClient {
@@ -108,10 +110,11 @@ impl PeerClient {
         &self,
         node: &NodeView,
         question: &PeerRequest,
+        now: Timestamp,
         limits: AnswerLimits,
     ) -> Result<Value, String> {
         let answered = async {
-            let body = self.respond(node, question).await?.into_body();
+            let body = self.respond(node, question, now).await?.into_body();
             let text = Limited::new(body, limits.bytes_max).collect().await;
             let text = text.map_err(|_| "its answer was cut off".to_owned())?.to_bytes();
             serde_json::from_slice(&text).map_err(|_| "its answer is not JSON".to_owned())
@@ -123,28 +126,38 @@ impl PeerClient {
     ///
     /// # Errors
     /// As [`PeerClient::ask`].
-    pub(crate) async fn open(&self, node: &NodeView, question: &PeerRequest) -> Result<Incoming, String> {
+    pub(crate) async fn open(
+        &self,
+        node: &NodeView,
+        question: &PeerRequest,
+        now: Timestamp,
+    ) -> Result<Incoming, String> {
         let limits = AnswerLimits::VIEW;
-        let opened = timeout(limits.timeout, self.respond(node, question)).await;
+        let opened = timeout(limits.timeout, self.respond(node, question, now)).await;
         Ok(opened.unwrap_or_else(|_| Err(limits.silent()))?.into_body())
     }
 
-    async fn respond(&self, node: &NodeView, question: &PeerRequest) -> Result<Response<Incoming>, String> {
+    async fn respond(
+        &self,
+        node: &NodeView,
+        question: &PeerRequest,
+        now: Timestamp,
+    ) -> Result<Response<Incoming>, String> {
         let url =
             node.admin.as_deref().ok_or("it advertises no address: start it with --advertise-admin URL")?;
         let uri: Uri = url.parse().map_err(|_| "it advertises an address that is no URL".to_owned())?;
         let authority = uri.authority().ok_or("it advertises an address without a host")?;
         let mut sender = self.connect(&uri).await?;
-        let mut bearer = HeaderValue::from_str(&format!("Bearer {}", question.token))
-            .map_err(|_| "the token has characters that no header can have".to_owned())?;
-        bearer.set_sensitive(true);
+        let PeerRequest { method, path, body, key } = question;
+        let id = node.id.as_deref().unwrap_or_default();
+        let signed = NodeSignature::new(key, AskedFor { node: id, admin: url, method, path }, body, now);
         let request = Request::builder()
-            .method(question.method)
-            .uri(&question.path)
+            .method(*method)
+            .uri(path)
             .header(HOST, authority.as_str())
-            .header(AUTHORIZATION, bearer)
+            .header(AUTHORIZATION, signed.header())
             .header(CONTENT_TYPE, "application/json")
-            .body(Full::new(question.body.clone()))
+            .body(Full::new(body.clone()))
             .map_err(|error| format!("the question has no form: {error}"))?;
         let response = sender.send_request(request).await;
         let response = response.map_err(|error| broken(&error, &uri))?;
@@ -152,7 +165,13 @@ impl PeerClient {
         if answering != node.id.as_deref() {
             return Err(format!("another server answers at {}: check its --advertise-admin", plain(url)));
         }
-        if response.status() == StatusCode::OK { Ok(response) } else { Err(refused(response).await) }
+        match response.status() {
+            StatusCode::OK if signed.is_answered(key, response.headers()) => Ok(response),
+            StatusCode::OK => {
+                Err("it does not prove that it knows the token: its answer is not used".to_owned())
+            }
+            _ => Err(refused(response).await),
+        }
     }
 
     async fn connect(&self, uri: &Uri) -> Result<SendRequest<Full<Bytes>>, String> {

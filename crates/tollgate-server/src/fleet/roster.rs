@@ -65,7 +65,7 @@ pub(crate) struct NodeView {
     version: String,
     /// The beginning of its policy's SHA-256.
     #[serde(skip_serializing_if = "Option::is_none")]
-    policy: Option<String>,
+    pub(crate) policy: Option<String>,
     started: String,
     last_seen: String,
     /// How far its clock is ahead of the store's, in milliseconds, if it has said so.

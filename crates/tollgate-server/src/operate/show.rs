@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::table::{cell, table};
 use crate::console::{Console, Style};
 use crate::text::plain;
-use crate::time_text::people;
+use crate::time_text::{clock_text, people};
 
 /// How the server says that a limit has one quota.
 const ONLY_QUOTA: &str = "its only quota";
@@ -506,10 +506,15 @@ pub(super) fn fleet(answer: &Value, console: &mut Console) {
         let state = if node["this"] == true { "this".to_owned() } else { column("state") };
         let admin = node["admin"].as_str().map_or_else(|| "none".to_owned(), cell);
         let policy = node["policy"].as_str().map_or_else(|| "-".to_owned(), cell);
-        vec![column("name"), state, column("last_seen"), column("version"), policy, column("started"), admin]
+        let clock = match node["clock_ms"].as_i64() {
+            Some(ms) => clock_text(ms).unwrap_or_else(|| "in step".to_owned()),
+            None => "-".to_owned(),
+        };
+        let (seen, version, started) = (column("last_seen"), column("version"), column("started"));
+        vec![column("name"), state, seen, clock, version, policy, started, admin]
     };
     let rows: Vec<Vec<String>> = list(answer, "nodes").iter().map(row).collect();
-    lines(&["node", "state", "last seen", "version", "policy", "started", "admin"], &rows, console);
+    lines(&["node", "state", "last seen", "clock", "version", "policy", "started", "admin"], &rows, console);
     if let Some(problem) = answer["problem"].as_str() {
         let at = answer["listed_at"].as_str().map_or_else(String::new, |at| format!(" of {at}"));
         console.line(format_args!("the list{at} may be old: {}", plain(problem)));

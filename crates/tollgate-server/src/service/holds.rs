@@ -136,6 +136,15 @@ impl<T> Holds<T> {
         sum
     }
 
+    /// Calls a function with each thing that is held and not lent.
+    pub(crate) fn each(&self, now: Timestamp, mut visit: impl FnMut(&T)) {
+        for shard in &self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.expire(now);
+            shard.held.values().filter_map(|(_, thing)| thing.as_ref()).for_each(&mut visit);
+        }
+    }
+
     /// The shard of an id. A thread that panicked while it held the lock left a consistent table.
     fn shard(&self, id: Id) -> MutexGuard<'_, HoldShard<T>> {
         let index = usize::try_from(id.0 % SHARDS as u128).unwrap_or(0);

@@ -318,6 +318,17 @@ fn am_i_limited() {
     assert!(wrong.status == 400 && wrong.json()["sentence"].as_str().unwrap().contains("api_key=k1 path="));
 }
 
+/// The units that open reservations hold of a limit are shown beside their number.
+#[test]
+fn reserved_units_are_shown() {
+    let server = server(POLICY);
+    let body = r#"{"attributes":{"api_key":"k"},"cost":4,"ttl_ms":600000}"#;
+    assert_eq!(server.send("POST", "/v1/reservations", body).status, 200);
+    let page = Visitor::logged_in(&server, TOKEN).page();
+    let units = "units reserved of limit per-key</td><td class=\"count\" data-column=\"open\">4<";
+    assert!(page.contains(units), "{page}");
+}
+
 /// The overview arrives as events, the same for each viewer, and ends with the session.
 #[test]
 fn the_overview_is_live() {

@@ -98,6 +98,12 @@ impl Reservation {
         self.expires_at
     }
 
+    /// The limits at which it is settled, and the units that it holds at each.
+    pub fn units(&self) -> impl Iterator<Item = (&str, u64)> {
+        let settled = self.held.iter().filter(|held| held.settles);
+        settled.map(|held| (&*held.limit, held.cost))
+    }
+
     /// Splits off the part that belongs to some limits, by name; `None` if there is no such part.
     fn split(&mut self, is_taken: impl Fn(&str) -> bool) -> Option<Self> {
         let taken: SmallVec<[Held; 4]> =

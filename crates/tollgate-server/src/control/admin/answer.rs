@@ -17,7 +17,7 @@ use tollgate_tower::attributes::Spelled;
 
 use super::Admin;
 use super::form::{self, BlockForm, KeyForm, OverrideEffect, OverrideForm, Query, ResetForm};
-use super::guard::bearer;
+use super::guard::Sender;
 use super::past_hour::LAST_MAX;
 use super::reply::AdminClient;
 use super::route::Verb;
@@ -41,6 +41,7 @@ use crate::request_body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
 use crate::request_json::JsonRequest;
 use crate::service::comparison::ComparisonStatus;
 use crate::service::throttle::ForgottenCalls;
+use crate::text::counted;
 
 /// The name of the candidate in findings.
 pub(super) const CANDIDATE: &str = "candidate";
@@ -130,19 +131,23 @@ impl ControlPlane {
     /// When the operator may not do it, or it cannot be done. The message says what would be accepted.
     pub(super) async fn operate(
         &self,
+        sender: &Sender<'_>,
         request: Request<Incoming>,
         asker: AdminClient,
     ) -> Result<AdminAnswer, Problem> {
-        let who = self.admin.admit(&request, asker.peer)?;
         let verb = Verb::of(request.method(), request.uri().path())?;
-        let act = self.begin(who, verb)?;
+        let act = self.begin(sender.who, verb)?;
+        if sender.question.is_some() && !verb.is_for_nodes() {
+            let detail = format!("nodes ask each other for views, and {} is none", verb.name());
+            return Err(Problem::of_admin(AdminProblem::NotAllowed, detail));
+        }
         match verb {
             Verb::Limits => self.limits(&act),
             Verb::Get | Verb::Explain | Verb::Top | Verb::Tail | Verb::Audit => {
-                self.view(&act, request, asker).await
+                self.view(&act, sender, request, asker).await
             }
             Verb::Fleet => AdminAnswer::json(&self.fleet.roster().await),
-            Verb::Diff => self.diff(&act, request).await,
+            Verb::Diff => self.diff(&act, sender, request).await,
             Verb::Numbers => self.own_numbers().await,
             Verb::History => {
                 let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
@@ -384,7 +389,7 @@ impl ControlPlane {
         }
         if counters > 0 || !names.is_empty() {
             let only = if named.is_empty() { String::new() } else { format!(" only {}", named.join(", ")) };
-            let outcome = format!("{counters} counters reset");
+            let outcome = format!("{} reset", counted(counters, "counter"));
             act.audit(&format!("{}{only}", joined(&request)), &outcome);
         }
         self.announce_reset(AdminAnswer::json(&answer)?, keys).await
@@ -508,14 +513,18 @@ impl ControlPlane {
 
     /// Shows what a candidate would change. On request it shows how many decisions of the last requests it would have
     /// changed, or starts counting how many it changes from now on.
-    async fn diff(&self, act: &Act<'_>, request: Request<Incoming>) -> Result<AdminAnswer, Problem> {
+    async fn diff(
+        &self,
+        act: &Act<'_>,
+        sender: &Sender<'_>,
+        request: Request<Incoming>,
+    ) -> Result<AdminAnswer, Problem> {
         let query = request.uri().query().map(str::to_owned);
         let query = Query::read(query.as_deref(), &["for", "last", "fleet", "node"])?;
         let (lasting, last, scope) = (query.comparison()?, query.last()?, query.scope()?);
         if lasting.is_some() && last.is_some() {
             return Err(Problem::invalid("for and last: give one of them"));
         }
-        let token = bearer(request.headers()).unwrap_or_default().to_owned();
         let text = request_body::read_any(request, BATCH_BYTES_MAX).await?;
         let candidate = Policy::compile_for(CANDIDATE, &text, self.service.identity.credentials())
             .map_err(|findings| Problem::of_admin(AdminProblem::WrongPolicy, findings.to_string()))?;
@@ -528,7 +537,7 @@ impl ControlPlane {
         });
         if let Some(last) = last {
             let policies = [self.service.engine.policy(), Arc::new(candidate)];
-            let view = self.past(policies, last, &self.meant(&scope).await?, &token).await?;
+            let view = self.past(policies, last, &self.meant(&scope).await?, sender.key).await?;
             let decisions = view.comparison.tallied.decisions;
             act.audit("the last requests", &format!("{decisions} of them compared"));
             document["decisions"] = serde_json::to_value(&view).unwrap_or_default();

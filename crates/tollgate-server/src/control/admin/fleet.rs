@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use super::answer::{Act, AdminAnswer, body};
 use super::form::{Query, TailChoice, ViewScope};
-use super::guard::bearer;
+use super::guard::Sender;
 use super::reply::AdminClient;
 use super::route::Verb;
 use super::tail::{self, EventBody, TailSource};
@@ -92,13 +92,13 @@ impl ControlPlane {
         }
     }
 
-    /// Tells the other nodes of a reset, and says so if they do not hear of it.
+    /// Announces a reset to the other nodes. The answer says so if it does not reach them.
     pub(super) async fn announce_reset(
         &self,
         answer: AdminAnswer,
         keys: Vec<u128>,
     ) -> Result<AdminAnswer, Problem> {
-        match self.fleet.tell_reset(keys).await {
+        match self.fleet.announce_reset(keys).await {
             Ok(()) => Ok(answer),
             Err(problem) => answer.with(
                 "notice",
@@ -114,6 +114,7 @@ impl ControlPlane {
     pub(super) async fn view(
         &self,
         act: &Act<'_>,
+        sender: &Sender<'_>,
         request: Request<Incoming>,
         asker: AdminClient,
     ) -> Result<AdminAnswer, Problem> {
@@ -125,33 +126,42 @@ impl ControlPlane {
         };
         let query = Query::read(uri.query(), own)?;
         let scope = query.scope()?;
-        let token = bearer(request.headers()).unwrap_or_default().to_owned();
         let is_posted = matches!(act.verb, Verb::Get | Verb::Explain);
         let body = if is_posted { body(request).await? } else { Bytes::new() };
+        if sender.question.as_ref().is_some_and(|question| !question.has_body(&body)) {
+            return Err(Problem::of_admin(
+                AdminProblem::NoToken,
+                "the node that asks has signed another body",
+            ));
+        }
         let forwarded = uri.query().unwrap_or_default().split('&').filter(|part| is_forwarded(part));
-        let forwarded: Vec<&str> = forwarded.collect();
-        let path = format!("{}?{}", uri.path(), forwarded.join("&"));
+        let parameters = match act.verb {
+            // A key that is busy in sum may be less busy on each node.
+            Verb::Top if !matches!(scope, ViewScope::Node(_)) => format!("limit={}", LISTED.1),
+            _ => forwarded.collect::<Vec<_>>().join("&"),
+        };
+        let path = format!("{}?{parameters}", uri.path());
         let method = if is_posted { "POST" } else { "GET" };
-        let question = PeerRequest { method, path, body: body.clone(), token };
+        let question = PeerRequest { method, path, body: body.clone(), key: sender.key.clone() };
         let nodes = self.meant(&scope).await?;
         if act.verb == Verb::Tail {
             let shown = query.tail()?;
             return self.tail(act, shown, nodes, question, asker).await;
         }
         match nodes.as_slice() {
-            [] => self.own_view(act, &query, &body).await,
+            [] => self.own_view(act, &body, query.number("limit", LISTED.0, LISTED.1)?).await,
             [one] if matches!(scope, ViewScope::Node(_)) => {
-                let answered = self.fleet.peers.ask(one, &question, AnswerLimits::VIEW).await;
+                let answered = self.fleet.ask(one, &question, AnswerLimits::VIEW).await;
                 AdminAnswer::json(&answered.map_err(|problem| unanswered(one, &problem))?)
             }
             nodes => {
+                let most = query.number("limit", LISTED.0, LISTED.1)?;
                 let (own, others) = tokio::join!(
-                    self.own_view(act, &query, &body),
+                    self.own_view(act, &body, LISTED.1),
                     self.asked(nodes, &question, AnswerLimits::VIEW)
                 );
                 let AdminAnswer::Json(own) = own? else { return Err(Problem::invalid("no document")) };
                 let own: Value = serde_json::from_slice(&own).unwrap_or_default();
-                let most = query.number("limit", LISTED.0, LISTED.1)?;
                 AdminAnswer::json(&merged(act.verb, own, others, most))
             }
         }
@@ -184,16 +194,13 @@ impl ControlPlane {
         }
     }
 
-    async fn own_view(&self, act: &Act<'_>, query: &Query<'_>, body: &[u8]) -> Result<AdminAnswer, Problem> {
+    /// The view of this node, with at most so many keys or entries.
+    async fn own_view(&self, act: &Act<'_>, body: &[u8], most: usize) -> Result<AdminAnswer, Problem> {
         match act.verb {
             Verb::Get => self.explain(act, body, Depth::State).await,
             Verb::Explain => self.explain(act, body, Depth::Reasons).await,
-            Verb::Audit => {
-                let most = query.number("limit", LISTED.0, LISTED.1)?;
-                AdminAnswer::json(&json!({ "entries": act.admin.audit.latest(most) }))
-            }
+            Verb::Audit => AdminAnswer::json(&json!({ "entries": act.admin.audit.latest(most) })),
             _ => {
-                let most = query.number("limit", LISTED.0, LISTED.1)?;
                 let (keys, since) = (self.service.meter.top(most), self.service.meter.top_since());
                 let since = if keys.is_empty() { act.now } else { since.min(act.now) };
                 AdminAnswer::json(&TopView::new(&keys, since, self.policy_report(act), act.now, act.wall))
@@ -214,7 +221,7 @@ impl ControlPlane {
             asked.spawn(async move {
                 let answer = match place {
                     _ if node.is_this => Ok(Value::Null),
-                    0..ASKED_MAX => fleet.peers.ask(&node, &question, limits).await,
+                    0..ASKED_MAX => fleet.ask(&node, &question, limits).await,
                     _ => Err(format!("it was not asked: at most {ASKED_MAX} nodes are")),
                 };
                 (place, NodeAnswer { node, answer })
@@ -287,7 +294,7 @@ fn merged(verb: Verb, own: Value, mut answers: Vec<NodeAnswer>, most: usize) -> 
     let answered = asked.iter().filter(|node| node.answered).count();
     let mut view = match verb {
         Verb::Top => json!({
-            "at": own["at"], "window_seconds": own["window_seconds"], "since": own["since"],
+            "at": own["at"], "window_seconds": own["window_seconds"], "since": earliest(&answers, "since"),
             "policy": own["policy"], "summed_over": answered,
             "keys": summed(&answers, most),
         }),
@@ -301,6 +308,11 @@ fn merged(verb: Verb, own: Value, mut answers: Vec<NodeAnswer>, most: usize) -> 
     view["scope"] = "fleet".into();
     view["nodes"] = json!(asked);
     view
+}
+
+/// The earliest instant that a node says. RFC 3339 in UTC sorts by time.
+fn earliest<'a>(answers: &'a [NodeAnswer], name: &str) -> Option<&'a str> {
+    answers.iter().filter_map(|answer| answer.answer.as_ref().ok()?[name].as_str()).min()
 }
 
 /// The keys of all nodes, with the sums of their counts, the busiest first.

@@ -9,7 +9,8 @@ use hyper::{HeaderMap, Request};
 use tollgate::{Clock, Gate, KeyedGate, Quota, Rate, Ticks};
 
 use super::Admin;
-use super::token::TokenHolder;
+use super::token::{AcceptedToken, TokenHolder};
+use crate::fleet::{FleetMember, NodeKey, NodeSignature};
 use crate::problem::AdminProblem;
 use crate::problem::Problem;
 
@@ -142,6 +143,15 @@ fn source_of(peer: Option<IpAddr>) -> IpAddr {
     }
 }
 
+/// The sender of a request.
+pub(super) struct Sender<'a> {
+    pub(super) who: &'a TokenHolder,
+    /// The key with which this node asks others in the name of the sender.
+    pub(super) key: &'a NodeKey,
+    /// The signed question, if another node asks.
+    pub(super) question: Option<NodeSignature>,
+}
+
 impl Admin {
     /// Identifies the sender of a request.
     ///
@@ -151,22 +161,33 @@ impl Admin {
         &self,
         request: &Request<B>,
         peer: Option<IpAddr>,
-    ) -> Result<&TokenHolder, Problem> {
+        fleet: &FleetMember,
+    ) -> Result<Sender<'_>, Problem> {
         self.admit_page(request)?;
+        if let Some(question) = NodeSignature::read(request.headers()) {
+            let path = request.uri().path_and_query().map_or("", |path| path.as_str());
+            let asked = fleet.asked_for(request.method().as_str(), path);
+            let known = asked.and_then(|asked| self.tokens.signer(&question, asked));
+            let AcceptedToken { who, key, .. } = known.ok_or_else(|| self.logins.wrong(source_of(peer)))?;
+            let is_new = question.is_new(fleet.wall_now());
+            is_new.map_err(|error| Problem::of_admin(AdminProblem::Conflict, error))?;
+            return Ok(Sender { who, key, question: Some(question) });
+        }
         let Some(token) = bearer(request.headers()) else {
             let detail = "send Authorization: Bearer TOKEN; the server printed its token when it started";
             return Err(Problem::of_admin(AdminProblem::NoToken, detail));
         };
-        self.identify(token, peer)
+        let AcceptedToken { who, key, .. } = self.identify(token, peer)?;
+        Ok(Sender { who, key, question: None })
     }
 
-    /// The holder of a token. A right token is accepted before any wait: operators who share an address with an attacker
+    /// Finds a token. A right token is accepted before any wait: operators who share an address with an attacker
     /// must still be able to operate the server.
     ///
     /// # Errors
     /// When the token is not known. A source that guesses must wait.
-    pub(super) fn identify(&self, token: &str, peer: Option<IpAddr>) -> Result<&TokenHolder, Problem> {
-        self.tokens.holder(token).ok_or_else(|| self.logins.wrong(source_of(peer)))
+    pub(super) fn identify(&self, token: &str, peer: Option<IpAddr>) -> Result<&AcceptedToken, Problem> {
+        self.tokens.known(token).ok_or_else(|| self.logins.wrong(source_of(peer)))
     }
 
     /// Checks that a request uses a name of the server, and does not come from a page of another site.
@@ -239,7 +260,7 @@ fn is_same_site(headers: &HeaderMap, host: &str) -> Result<(), Problem> {
 }
 
 /// The token of a request.
-pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
+fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut given = headers.get_all(AUTHORIZATION).iter();
     let (Some(value), None) = (given.next(), given.next()) else { return None };
     let (scheme, token) = value.to_str().ok()?.split_once(' ')?;

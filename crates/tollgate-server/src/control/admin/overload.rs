@@ -1,9 +1,9 @@
-//! Overrides of overload controllers: off or in shadow for a while, for one of them or all. They apply to this process
-//! only, and are kept in its operator state.
+//! Overrides of overload controllers: off or in shadow for a while, for one of them or all. They are part of the
+//! operator state, which the nodes of a fleet share.
 
 use serde_json::json;
 use tollgate::policy::Mode;
-use tollgate::{ExpiringOverride, LimitOverride};
+use tollgate::{ExpiringOverride, LimitOverride, Timestamp};
 use tollgate_overload::{Controller, Switch};
 
 use super::answer::{Act, AdminAnswer};
@@ -52,20 +52,27 @@ impl ControlPlane {
 
     /// The overrides of controllers that are active now.
     pub(super) fn overload_overrides(&self, act: &Act<'_>) -> Vec<OverloadView> {
-        let Some(shedder) = &self.service.overload else { return Vec::new() };
-        let expiring = |controller: Controller| {
-            let (mode, until) = shedder.switch(controller, |switch| switch.active_override(act.now))??;
-            let kind = if mode == Mode::Off { LimitOverride::Off } else { LimitOverride::Shadow };
-            Some(OverloadView {
-                controller: controller.as_str(),
-                expiring: act.expiring(ExpiringOverride { kind, until }),
-            })
-        };
-        Controller::ALL.into_iter().filter_map(expiring).collect()
+        let each = self.overridden_controllers(act.now).into_iter();
+        each.map(|(controller, expiring)| OverloadView {
+            controller: controller.as_str(),
+            expiring: act.expiring(expiring),
+        })
+        .collect()
     }
 
-    /// Calls `tell` on the switch of one controller, or of all of them. Changing all of them needs the role admin.
-    fn switch(&self, act: &Act<'_>, name: &str, mut tell: impl FnMut(&Switch)) -> Result<(), Problem> {
+    /// The controllers with an override that is active now.
+    pub(super) fn overridden_controllers(&self, now: Timestamp) -> Vec<(Controller, ExpiringOverride)> {
+        let Some(shedder) = &self.service.overload else { return Vec::new() };
+        let overridden = |controller: Controller| {
+            let (mode, until) = shedder.switch(controller, |switch| switch.active_override(now))??;
+            let kind = if mode == Mode::Off { LimitOverride::Off } else { LimitOverride::Shadow };
+            Some((controller, ExpiringOverride { kind, until }))
+        };
+        Controller::ALL.into_iter().filter_map(overridden).collect()
+    }
+
+    /// Calls `change` on the switch of one controller, or of all of them. Changing all of them needs the role admin.
+    fn switch(&self, act: &Act<'_>, name: &str, mut change: impl FnMut(&Switch)) -> Result<(), Problem> {
         if name == ALL {
             act.allow(Role::Admin, &about(name))?;
         }
@@ -75,12 +82,12 @@ impl ControlPlane {
         };
         if name == ALL {
             for controller in Controller::ALL {
-                let _ = shedder.switch(controller, &mut tell); // One that is not there has nothing to hear.
+                let _ = shedder.switch(controller, &mut change); // A controller that is not there has no switch.
             }
             return Ok(());
         }
         let named = Controller::ALL.into_iter().find(|controller| controller.as_str() == name);
-        named.and_then(|controller| shedder.switch(controller, &mut tell)).ok_or_else(|| {
+        named.and_then(|controller| shedder.switch(controller, &mut change)).ok_or_else(|| {
             let there = shedder.reports().into_iter().map(|report| report.controller.as_str());
             let known: Vec<&str> = std::iter::once(ALL).chain(there).collect();
             let detail = unknown_name(&format!("there is no controller {name:?}"), name, &known);

@@ -10,7 +10,7 @@ use tollgate::{Policy, Ticks};
 use super::answer::{Act, AdminAnswer};
 use super::fleet::{AskedNode, NodeAnswer};
 use crate::control::ControlPlane;
-use crate::fleet::{AnswerLimits, NodeView, PeerRequest};
+use crate::fleet::{AnswerLimits, NodeKey, NodeView, PeerRequest};
 use crate::problem::{AdminProblem, Problem};
 use crate::service::comparison::{Pair, PastComparison, past_comparison};
 use crate::service::request_ring::{BYTES_MAX, KeptMinute, PastRequests};
@@ -55,7 +55,7 @@ impl ControlPlane {
         policies: [Arc<Policy>; 2],
         last: Ticks,
         nodes: &[NodeView],
-        token: &str,
+        key: &NodeKey,
     ) -> Result<PastView, Problem> {
         let Ok(_one) = self.admin.comparing.try_acquire() else {
             let detail = "another policy is compared with the last hour; try again in a few seconds";
@@ -67,7 +67,7 @@ impl ControlPlane {
             method: "GET",
             path: format!("/admin/v1/requests?last={}ms", last.ceil_millis()),
             body: Bytes::new(),
-            token: token.to_owned(),
+            key: key.clone(),
         };
         let answers = self.asked(nodes, &question, ANSWER_LIMITS).await;
         let mut asked: Vec<AskedNode> = answers.iter().map(NodeAnswer::asked).collect();

@@ -11,7 +11,7 @@ use hyper::{HeaderMap, Request, Response};
 use super::answer::AdminAnswer;
 use super::tail::EventBody;
 use crate::control::ControlPlane;
-use crate::fleet::NODE_HEADER;
+use crate::fleet::{NODE_HEADER, PROOF_HEADER};
 use crate::problem::AdminProblem;
 use crate::problem::{Kind, Problem, problem_details};
 use crate::shutdown::Stop;
@@ -35,14 +35,23 @@ pub(crate) async fn respond(
     request: Request<Incoming>,
     asker: AdminClient,
 ) -> Response<AdminBody> {
-    let mut response = match control.operate(request, asker).await {
+    let sender = control.admin.admit(&request, asker.peer, &control.fleet);
+    let proof = sender.as_ref().ok().and_then(|sender| Some(sender.question.as_ref()?.proof(sender.key)));
+    let answered = match sender {
+        Ok(sender) => control.operate(&sender, request, asker).await,
+        Err(problem) => Err(problem),
+    };
+    let mut response = match answered {
         Ok(AdminAnswer::Json(text)) => typed(Either::Left(Full::new(text.into())), "application/json"),
         Ok(AdminAnswer::Lines(lines)) => typed(Either::Right(lines), "application/x-ndjson"),
         Err(problem) => refused(&problem).map(Either::Left),
     };
     guarded(response.headers_mut());
-    if let Some(id) = control.fleet.id().and_then(|id| HeaderValue::from_str(id).ok()) {
-        response.headers_mut().insert(NODE_HEADER, id);
+    let id = control.fleet.id().map(str::to_owned);
+    for (name, value) in [(NODE_HEADER, id), (PROOF_HEADER, proof)] {
+        if let Some(value) = value.and_then(|value| HeaderValue::try_from(value).ok()) {
+            response.headers_mut().insert(name, value);
+        }
     }
     response
 }

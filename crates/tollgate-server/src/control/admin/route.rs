@@ -116,6 +116,12 @@ impl Verb {
         !matches!(self, Verb::Get | Verb::Explain | Verb::Reset | Verb::Percent | Verb::Diff)
     }
 
+    /// Whether nodes ask each other for it.
+    pub(super) const fn is_for_nodes(self) -> bool {
+        let is_view = matches!(self, Verb::Get | Verb::Explain | Verb::Top | Verb::Tail | Verb::Audit);
+        is_view || matches!(self, Verb::Requests | Verb::Numbers | Verb::History)
+    }
+
     /// Its name in the audit log.
     pub(super) fn name(self) -> &'static str {
         match self {

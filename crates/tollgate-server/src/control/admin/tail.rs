@@ -151,7 +151,7 @@ pub(super) fn merged(
         for node in others {
             let (fleet, question, sender) = (Arc::clone(&fleet), question.clone(), sender.clone());
             peers.spawn(async move {
-                let problem = match fleet.peers.open(&node, &question).await {
+                let problem = match fleet.open(&node, &question).await {
                     Ok(body) => relay(body, &node.name, &sender).await,
                     Err(problem) => problem,
                 };

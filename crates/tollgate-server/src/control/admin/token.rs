@@ -13,6 +13,7 @@ use serde::Serialize;
 use subtle::ConstantTimeEq;
 
 use crate::disk;
+use crate::fleet::{AskedFor, NodeKey, NodeSignature};
 
 /// Minimum and maximum length of a chosen token, in characters.
 const TOKEN_CHARS: (usize, usize) = (16, 256);
@@ -119,22 +120,47 @@ pub(crate) struct TokenHolder {
     pub(crate) role: Role,
 }
 
-struct AcceptedToken {
-    who: TokenHolder,
+/// A token that the server knows, without its text.
+pub(super) struct AcceptedToken {
+    pub(super) who: TokenHolder,
+    /// The key by which nodes recognise each other.
+    pub(super) key: NodeKey,
     digest: [u8; 32],
+}
+
+impl AcceptedToken {
+    fn new(who: TokenHolder, token: &GivenToken) -> Self {
+        Self { who, key: NodeKey::of(token.reveal()), digest: hashed(token.reveal()) }
+    }
+
+    /// A token of an operator with this name.
+    #[cfg(test)]
+    pub(super) fn named(name: &str, role: Role) -> Self {
+        Self::new(TokenHolder { name: name.to_owned(), role }, &GivenToken(name.repeat(8)))
+    }
 }
 
 /// All accepted tokens.
 pub(crate) struct Tokens(Vec<AcceptedToken>);
 
 impl Tokens {
-    /// The holder of a token, if it is known. Compares all tokens even after a match, so that the time reveals nothing.
-    pub(crate) fn holder(&self, token: &str) -> Option<&TokenHolder> {
+    /// The token, if it is known.
+    pub(super) fn known(&self, token: &str) -> Option<&AcceptedToken> {
         let given = hashed(token);
+        self.find(|known| known.digest.ct_eq(&given).into())
+    }
+
+    /// The token with which another node signed its question, if it is known.
+    pub(super) fn signer(&self, question: &NodeSignature, asked: AskedFor<'_>) -> Option<&AcceptedToken> {
+        self.find(|known| question.is_signed(&known.key, asked))
+    }
+
+    /// Compares all tokens even after a match, so that the time reveals nothing.
+    fn find(&self, is_meant: impl Fn(&AcceptedToken) -> bool) -> Option<&AcceptedToken> {
         let mut found = None;
         for known in &self.0 {
-            if bool::from(known.digest.ct_eq(&given)) {
-                found = Some(&known.who);
+            if is_meant(known) {
+                found = Some(known);
             }
         }
         found
@@ -204,7 +230,7 @@ pub(crate) fn credentials(settings: &TokenSettings) -> Result<Credentials, Strin
         settings.token_file.as_ref().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
     if let Some(token) = owner {
         let who = TokenHolder { name: OWNER.to_owned(), role: Role::Admin };
-        known.push(AcceptedToken { who, digest: hashed(token.reveal()) });
+        known.push(AcceptedToken::new(who, &token));
     }
     Ok(Credentials { tokens: Tokens(known), notice: notices.join(" and "), token, token_file })
 }
@@ -267,7 +293,7 @@ fn one(line: &str) -> Result<AcceptedToken, String> {
         return Err(format!("a name has at most {NAME_CHARS_MAX} visible characters"));
     }
     let token: GivenToken = token.parse()?;
-    Ok(AcceptedToken { who: TokenHolder { name: name.to_owned(), role }, digest: hashed(token.reveal()) })
+    Ok(AcceptedToken::new(TokenHolder { name: name.to_owned(), role }, &token))
 }
 
 fn bounded(path: &Path) -> Result<String, String> {
@@ -291,9 +317,9 @@ mod tests {
         let known = one(&format!("operator alice {TOKEN}")).ok().unwrap();
         assert_eq!(known.who, TokenHolder { name: "alice".into(), role: Role::Operator });
         let tokens = Tokens(vec![known]);
-        assert_eq!(tokens.holder(TOKEN).unwrap().name, "alice");
+        assert_eq!(tokens.known(TOKEN).unwrap().who.name, "alice");
         for other in ["", "0123456789abcde", "0123456789abcdeF", "0123456789abcdef0"] {
-            assert!(tokens.holder(other).is_none(), "{other}");
+            assert!(tokens.known(other).is_none(), "{other}");
         }
         for wrong in ["root alice T", "operator alice", "operator alice short", "operator a b c d"] {
             let error = one(wrong).err().unwrap();

@@ -140,7 +140,7 @@ impl ControlPlane {
         let mut given = sentences(intent, &answer, moment);
         if intent.verb == Verb::Explain {
             // Nodes share the counters, but not their leases, nor what they remember of denials.
-            for (node, other) in self.explained_elsewhere(body, session.token()).await {
+            for (node, other) in self.explained_elsewhere(body, session.key()).await {
                 match other.map(|other| sentences(intent, &other, moment)) {
                     Ok(other) if other.tone == given.tone => {}
                     Ok(other) => given.more.push(format!("{node} answers otherwise: {}", other.first)),

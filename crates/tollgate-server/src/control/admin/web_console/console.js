@@ -1,8 +1,10 @@
 // The console in a browser. It shows what the server sends each second, and sends forms. Text of callers only ever
 // becomes text: nothing here writes HTML.
 
+const SILENT = "the server does not answer";
 const formToken = document.body.dataset.formToken;
 const byId = (id) => document.getElementById(id);
+const canHover = matchMedia("(hover: hover)");
 const SVG = "http://www.w3.org/2000/svg";
 
 /** An element with attributes and children. Strings become text. */
@@ -42,8 +44,9 @@ function trend(counts) {
 function showPanel(panel) {
   const section = byId(panel.id) ?? addSection(panel);
   const hasLinks = panel.entries.some((entry) => entry.about);
-  // Rows that an operator is about to open must not move away.
-  const isPaused = hasLinks && (section.matches(":hover") || section.contains(document.activeElement));
+  // Rows that an operator is about to open must not move away. A finger does not point at anything after a tap.
+  const isPointedAt = canHover.matches && section.matches(":hover");
+  const isPaused = hasLinks && (isPointedAt || section.contains(document.activeElement));
   section.classList.toggle("paused", isPaused);
   if (isPaused) return;
   section.querySelector(".note").textContent = panel.note;
@@ -100,7 +103,8 @@ const chart = { range: "seconds", limit: "", counts: { seconds: {}, minutes: {} 
 async function loadHistory() {
   const { limit } = chart;
   const query = limit ? `?${new URLSearchParams({ limit })}` : "";
-  const response = await fetch(`/console/history${query}`);
+  const response = await fetch(`/console/history${query}`).catch(() => null);
+  if (!response) return;
   // A limit without decisions has no history.
   const counts = response.ok ? await response.json() : { seconds: {}, minutes: {} };
   if (limit !== chart.limit) return;
@@ -194,13 +198,22 @@ function showRange(range) {
 // ---- Live ----
 
 let source = null;
+let shownAt = byId("at").textContent;
 
 function showOverview(overview) {
+  shownAt = overview.at;
+  byId("state").className = "";
   byId("state").replaceChildren("live, ", element("time", { id: "at" }, overview.at));
   showStrip(overview.strip);
   overview.panels.forEach(showPanel);
   showLimits(Object.keys(overview.limits));
   addSecond(overview);
+}
+
+/** Old numbers must not pass for those of now. */
+function showOld(reason) {
+  byId("state").className = "bad";
+  byId("state").textContent = `NOT LIVE: ${reason}; the numbers are of ${shownAt}; connecting again …`;
 }
 
 function connect() {
@@ -209,7 +222,7 @@ function connect() {
   source.addEventListener("overview", (event) => showOverview(JSON.parse(event.data)));
   source.addEventListener("audit", (event) => showPanel(JSON.parse(event.data)));
   source.addEventListener("error", () => {
-    byId("state").textContent = "connecting again …";
+    showOld(SILENT);
     if (source?.readyState === EventSource.CLOSED) {
       disconnect();
       setTimeout(connectAgain, 3000);
@@ -217,11 +230,19 @@ function connect() {
   });
 }
 
-/** A session that is over leads to the form to log in. */
+/** Why the server refused, where it says so. A session that is over leads to the form to log in. */
 async function connectAgain() {
-  const response = await fetch("/console/history").catch(() => null);
-  if (response?.status === 401) location.reload();
-  else if (!document.hidden) connect();
+  if (document.hidden || source) return;
+  const abort = new AbortController();
+  const headers = { Accept: "application/json" };
+  const response = await fetch("/console/events", { headers, signal: abort.signal }).catch(() => null);
+  if (response?.status === 401) return location.reload();
+  if (response?.ok) {
+    abort.abort();
+    return connect();
+  }
+  showOld(response ? (await response.json().catch(() => null))?.sentence ?? SILENT : SILENT);
+  setTimeout(connectAgain, 3000);
 }
 
 function disconnect() {
@@ -232,9 +253,14 @@ function disconnect() {
 // ---- Keys and limits ----
 
 async function asked(path, options = {}) {
-  const response = await fetch(path, { ...options, headers: { Accept: "application/json" } });
-  if (response.status === 401) location.reload();
-  return response.json();
+  try {
+    const response = await fetch(path, { ...options, headers: { Accept: "application/json" } });
+    if (response.status === 401) location.reload();
+    return await response.json();
+  } catch {
+    const sentence = `${SILENT}: whether it was done is not known. Look again when it answers.`;
+    return { title: "No answer", sentence, tone: "bad" };
+  }
 }
 
 function post(fields) {
@@ -312,14 +338,14 @@ const tail = { abort: null, events: [], isDrawn: true };
 async function startTail() {
   tail.abort = new AbortController();
   const path = `/console/tail?denied=${byId("tail-denied").checked}`;
-  const response = await fetch(path, { signal: tail.abort.signal });
-  if (!response.ok) throw new Error("refused");
+  const response = await fetch(path, { headers: { Accept: "application/json" }, signal: tail.abort.signal });
+  if (!response.ok) throw new Error((await response.json().catch(() => null))?.sentence ?? "refused");
   byId("tail-toggle").textContent = "Stop";
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
     const { value, done } = await reader.read();
-    if (done) return;
+    if (done) throw new Error("it ended");
     const lines = (rest + value).split("\n");
     rest = lines.pop();
     for (const line of lines.filter((text) => text)) tail.events.unshift(JSON.parse(line));
@@ -334,12 +360,16 @@ function drawTailSoon() {
   setTimeout(() => { tail.isDrawn = true; drawTail(); }, 250);
 }
 
+function verdict({ verdict, would_deny: names = [] }) {
+  return names.length ? `${verdict}, ${names.join(" and ")} would deny` : verdict;
+}
+
 function drawTail() {
   const wanted = byId("tail-filter").value.toLowerCase();
   const texts = tail.events.map((event) => event.at === undefined ? [
     "", event.missed ? `${event.missed} missed` : event.problem, "", "", "", "", event.node ?? "",
   ] : [
-    event.at.slice(11, 23), event.verdict, event.limit,
+    event.at.slice(11, 23), verdict(event), event.limit,
     Object.entries(event.attributes).map(([name, value]) => `${name}=${value}`).join(" "),
     event.retry_after_ms === undefined ? "" : `${event.retry_after_ms} ms`, event.source,
     event.node ?? "",
@@ -347,7 +377,7 @@ function drawTail() {
   const columns = ["when", "verdict", "limit", "attributes", "retry after", "source", "node"];
   const shown = texts.filter((fields) => fields.join(" ").toLowerCase().includes(wanted)).slice(0, EVENTS_SHOWN);
   byId("tail-events").replaceChildren(...shown.map((fields) => element("tr", {}, ...fields.map((text, index) =>
-    element("td", { "data-column": columns[index], class: index === 1 && text !== "allow" ? "bad" : "plain" }, text)))));
+    element("td", { "data-column": columns[index], class: index === 1 && !text.startsWith("allow") ? "bad" : "plain" }, text)))));
 }
 
 async function toggleTail(isWanted) {
@@ -360,8 +390,8 @@ async function toggleTail(isWanted) {
     await startTail();
   } catch (error) {
     if (error.name === "AbortError") return;
-    byId("state").textContent = "the live tail ended";
     toggleTail(false);
+    byId("tail-toggle").textContent = `Start (${error.message})`;
   }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::near::NearKey;
+use super::near::{Exhaustion, NearKey};
 use super::overview::RATE_SECONDS;
 use super::recorder::Recorder;
 use super::sentence::instant;
@@ -16,8 +16,11 @@ use crate::telemetry::{ShardState, StoreMetrics, TopKey};
 use tollgate::time::WallOffset;
 use tollgate_overload::{ControllerReport, Priority};
 
-/// Maximum number of keys, and of shards, of a node.
-const KEYS_MAX: usize = 20;
+/// Maximum number of keys that are shown.
+pub(super) const KEYS_SHOWN: usize = 20;
+/// Maximum number of keys, and of shards, of a node. More keys than are shown, because one that is busy in sum may be
+/// less busy on each node.
+pub(super) const KEYS_COUNTED: usize = 50;
 const SHARDS_MAX: usize = 16;
 /// How many points a trend has, and of how many seconds each is the sum.
 const TREND_POINTS: usize = 60;
@@ -44,6 +47,8 @@ pub(super) struct NodeCounts {
     pub(super) store: Option<StoreCounts>,
     pub(super) controllers: Vec<ControllerCounts>,
     pub(super) holds: BTreeMap<String, HoldCounts>,
+    /// Units of open reservations by limit.
+    pub(super) reserved: Counts,
 }
 
 /// Decisions with one verdict.
@@ -98,7 +103,7 @@ pub(super) struct NearCounts {
     pub(super) attributes: Vec<(String, String)>,
     pub(super) remaining: u64,
     pub(super) of: u64,
-    pub(super) exhausted_in_ms: Option<u64>,
+    pub(super) exhausted: Exhaustion,
 }
 
 /// The shared store, in the last minute.
@@ -178,16 +183,26 @@ impl NodeCounts {
             ("permits of concurrency limits", hold(service.permits.held(now))),
             ("reports awaited", hold(service.reports.held(now))),
         ];
+        let mut reserved = Counts::new();
+        service.reservations.each(now, |reservation| {
+            for (limit, units) in reservation.units() {
+                match reserved.get_mut(limit) {
+                    Some(sum) => *sum = sum.saturating_add(units),
+                    None => drop(reserved.insert(limit.to_owned(), units)),
+                }
+            }
+        });
         Self {
             verdicts: VERDICTS.into_iter().enumerate().map(verdict).collect(),
             limits: control.limit_names().into_iter().filter_map(limit).collect(),
-            keys: service.meter.top(KEYS_MAX).into_iter().map(|key| KeyCounts::of(key, wall)).collect(),
+            keys: service.meter.top(KEYS_COUNTED).into_iter().map(|key| KeyCounts::of(key, wall)).collect(),
             near: recorder.near.keys.iter().map(NearCounts::from).collect(),
             sources: named(recorder.sources(RATE_SECONDS)),
             sources_minute: named(recorder.sources(60)),
             store: recorder.store(60).map(|(before, now)| StoreCounts::of(before, now)),
             controllers: controllers.unwrap_or_default(),
             holds: holds.map(|(name, held)| (name.to_owned(), held)).into_iter().collect(),
+            reserved,
         }
     }
 
@@ -211,7 +226,6 @@ impl NodeCounts {
             }
         }
         self.keys.sort_by_key(|key| std::cmp::Reverse(key.decisions));
-        self.keys.truncate(KEYS_MAX);
         for near in other.near {
             match self.near.iter_mut().find(|known| known.limit == near.limit && known.key == near.key) {
                 // Nodes that share a counter see the same at different moments.
@@ -221,7 +235,7 @@ impl NodeCounts {
             }
         }
         self.near.sort_by_key(|near| near.remaining.saturating_mul(1_000) / near.of.max(1));
-        self.near.truncate(KEYS_MAX);
+        self.near.truncate(KEYS_SHOWN);
         add_counts(&mut self.sources, other.sources);
         add_counts(&mut self.sources_minute, other.sources_minute);
         if let Some(store) = other.store {
@@ -237,6 +251,7 @@ impl NodeCounts {
             let sum = self.holds.entry(name).or_default();
             *sum = HoldCounts { open: sum.open + held.open, expired: sum.expired + held.expired };
         }
+        add_counts(&mut self.reserved, other.reserved);
     }
 }
 
@@ -307,7 +322,7 @@ impl From<&NearKey> for NearCounts {
             attributes: near.key.attributes.clone(),
             remaining: near.remaining,
             of: near.limit,
-            exhausted_in_ms: near.exhausted_in.map(tollgate::Ticks::ceil_millis),
+            exhausted: near.exhausted,
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The other nodes of the fleet, as the console shows them: their numbers, their history, and what operators did there.
-//! They are asked as the views of the admin API ask them, with the token of an operator who is logged in here.
+//! They are asked as the views of the admin API ask them, with the key of an operator who is logged in here.
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
@@ -11,7 +11,7 @@ use super::counts::NodeCounts;
 use super::form::encoded;
 use super::recorder::Recorder;
 use crate::control::ControlPlane;
-use crate::fleet::{AnswerLimits, NodeView, PeerRequest};
+use crate::fleet::{AnswerLimits, NodeKey, NodeView, PeerRequest};
 use crate::problem::Problem;
 use crate::telemetry::history::{MINUTES, SECONDS};
 
@@ -64,21 +64,20 @@ impl ControlPlane {
         let Ok(_one) = self.web_console.asking.try_lock() else { return };
         let nodes = self.other_nodes();
         let mut others = OtherNodes { at: self.service.now(), ..OtherNodes::default() };
-        if let Some(token) =
-            self.web_console.sessions.token(Role::Viewer, others.at).filter(|_| !nodes.is_empty())
+        if let Some(key) =
+            self.web_console.sessions.key(Role::Viewer, others.at).filter(|_| !nodes.is_empty())
         {
-            for (node, answer) in self.answers(&nodes, "/admin/v1/numbers", token).await {
+            for (node, answer) in self.answers(&nodes, "/admin/v1/numbers", key).await {
                 let numbers = answer.and_then(|numbers| {
                     serde_json::from_value(numbers).map_err(|_| "its numbers have another form".to_owned())
                 });
                 others.nodes.push(OtherNode { id: node.id.clone(), name: node.name.clone(), numbers });
             }
         }
-        if let Some(token) =
-            self.web_console.sessions.token(Role::Admin, others.at).filter(|_| !nodes.is_empty())
+        if let Some(key) = self.web_console.sessions.key(Role::Admin, others.at).filter(|_| !nodes.is_empty())
         {
             let path = format!("/admin/v1/audit?limit={AUDIT_SHOWN}");
-            for (node, answer) in self.answers(&nodes, &path, token).await {
+            for (node, answer) in self.answers(&nodes, &path, key).await {
                 let entries =
                     answer.ok().and_then(|mut answer| answer["entries"].as_array_mut().map(std::mem::take));
                 others.audit.extend(entries.into_iter().flatten().map(|entry| (node.name.clone(), entry)));
@@ -109,9 +108,9 @@ impl ControlPlane {
         &self,
         nodes: &'n [NodeView],
         path: &str,
-        token: String,
+        key: NodeKey,
     ) -> impl Iterator<Item = (&'n NodeView, Result<Value, String>)> + use<'n> {
-        let question = PeerRequest { method: "GET", path: path.to_owned(), body: Bytes::new(), token };
+        let question = PeerRequest { method: "GET", path: path.to_owned(), body: Bytes::new(), key };
         let answers = self.asked(nodes, &question, AnswerLimits::VIEW).await;
         nodes.iter().zip(answers.into_iter().map(|answer| answer.answer))
     }
@@ -120,17 +119,17 @@ impl ControlPlane {
     pub(super) async fn explained_elsewhere(
         &self,
         body: String,
-        token: &str,
+        key: &NodeKey,
     ) -> Vec<(String, Result<Value, String>)> {
-        let (nodes, token) = (self.other_nodes(), token.to_owned());
+        let (nodes, key) = (self.other_nodes(), key.clone());
         let path = "/admin/v1/explain".to_owned();
-        let question = PeerRequest { method: "POST", path, body: body.into(), token };
+        let question = PeerRequest { method: "POST", path, body: body.into(), key };
         let answers = self.asked(&nodes, &question, AnswerLimits::VIEW).await;
         answers.into_iter().map(|answer| (answer.node.name, answer.answer)).collect()
     }
 
     /// The history of all nodes that answer, of all decisions or of one limit.
-    pub(super) async fn fleet_history(&self, limit: Option<&str>, token: &str) -> Result<Value, Problem> {
+    pub(super) async fn fleet_history(&self, limit: Option<&str>, key: &NodeKey) -> Result<Value, Problem> {
         let nodes = self.other_nodes();
         let query = limit.map_or_else(String::new, |limit| format!("?{}", encoded(&[("limit", limit)])));
         let own = self.history(limit);
@@ -138,8 +137,7 @@ impl ControlPlane {
             return own;
         }
         let mut sum: Option<Value> = own.as_ref().ok().cloned();
-        for (_, answer) in self.answers(&nodes, &format!("/admin/v1/history{query}"), token.to_owned()).await
-        {
+        for (_, answer) in self.answers(&nodes, &format!("/admin/v1/history{query}"), key.clone()).await {
             // A node without decisions of this limit has no history of it. The panel of nodes names those that do not
             // answer.
             let Ok(history) = answer else { continue };

@@ -10,16 +10,15 @@ use tollgate::{LimitOverride, Timestamp};
 use super::counts::{Counts, NodeCounts};
 use super::panel::{Fact, Panel, Tone};
 use super::recorder::Recorder;
-use super::sentence::instant;
+use super::sentence::{instant, override_text};
 use crate::control::ControlPlane;
+use crate::fleet::NodeState;
 use crate::readiness::Audience;
-use crate::time_text::people;
+use crate::text::counted;
+use crate::time_text::{clock_text, people};
 
 /// How many seconds a rate is averaged over.
 pub(super) const RATE_SECONDS: usize = 10;
-
-/// By how many milliseconds a clock may differ from the store's and be called in step.
-const CLOCK_MS_MAX: u64 = 1_000;
 
 /// Everything that is shown at one instant.
 #[derive(Serialize)]
@@ -93,26 +92,39 @@ impl OverviewSource<'_> {
         let report = serde_json::to_value(&report).unwrap_or_default();
         let mut facts =
             vec![status(&report), self.store_fact(&report), self.source_fact(), self.policy_fact()];
-        let (all, single) = self.control.service.engine.operator().overrides(self.now).list();
-        let off = all.iter().chain(single.iter().map(|(_, ruled)| ruled));
-        let off = off.filter(|ruled| ruled.kind == LimitOverride::Off).count();
-        let blocks = self.control.service.engine.operator().blocks(self.now).len();
-        let tone = if off > 0 { Tone::Warn } else { Tone::Plain };
-        facts.push(Fact {
-            name: "operators",
-            text: format!(
-                "{}, {}",
-                counted(off, "limit off", "limits off"),
-                counted(blocks, "block", "blocks")
-            ),
-            tone,
-        });
+        facts.push(self.operators_fact());
         let up = people(self.now.since(self.control.service.started_at).ceil_seconds() * 1_000);
         let text = format!("{}, up {up}", env!("CARGO_PKG_VERSION"));
         facts.push(Fact { name: "version", text, tone: Tone::Plain });
         facts.extend(self.nodes_fact());
         facts.extend(self.clocks_fact());
         facts
+    }
+
+    /// The changes of operators over the policy.
+    fn operators_fact(&self) -> Fact {
+        let operator = self.control.service.engine.operator();
+        let (all, single) = operator.overrides(self.now).list();
+        let mut parts: Vec<String> =
+            all.iter().map(|ruled| format!("all limits {}", override_text(ruled.kind))).collect();
+        let count = |is_meant: fn(LimitOverride) -> bool| {
+            single.iter().filter(|(_, ruled)| is_meant(ruled.kind)).count()
+        };
+        let kinds = [
+            (count(|kind| kind == LimitOverride::Off), "off"),
+            (count(|kind| kind == LimitOverride::Shadow), "in shadow"),
+            (count(|kind| matches!(kind, LimitOverride::Percent(_))), "for a share of keys"),
+        ];
+        let overridden = kinds.into_iter().filter(|(limits, _)| *limits > 0);
+        parts.extend(overridden.map(|(limits, how)| format!("{} {how}", counted(limits, "limit"))));
+        let controllers = self.control.overridden_controllers(self.now).len();
+        parts.extend((controllers > 0).then(|| format!("{} overridden", counted(controllers, "controller"))));
+        let tone = if parts.is_empty() { Tone::Plain } else { Tone::Warn };
+        if parts.is_empty() {
+            parts.push("no overrides".to_owned());
+        }
+        parts.push(counted(operator.blocks(self.now).len(), "block"));
+        Fact { name: "operators", text: parts.join(", "), tone }
     }
 
     /// Whether the clocks of the nodes are in step, by which blocks and overrides end.
@@ -167,10 +179,12 @@ impl OverviewSource<'_> {
         let mut shares: Vec<(u64, &str)> =
             counts.iter().map(|(name, count)| (*count, name.as_str())).collect();
         shares.sort_by(|one, other| other.cmp(one));
-        let share = |(count, name): (u64, &str)| {
-            (count > 0).then(|| format!("{name} {} %", (count * 100).div_ceil(total.max(1))))
+        let share = |(count, name): (u64, &str)| match (count * 100).checked_div(total).unwrap_or(0) {
+            0 => format!("{name} < 1 %"),
+            percent => format!("{name} {percent} %"),
         };
-        let text: Vec<String> = shares.into_iter().filter_map(share).take(3).collect();
+        let there = shares.into_iter().filter(|(count, _)| *count > 0);
+        let text: Vec<String> = there.map(share).take(3).collect();
         let text = if text.is_empty() { "no decisions in 10 s".to_owned() } else { text.join(", ") };
         let is_degraded = text.contains("local") || text.contains("open") || text.contains("closed");
         Fact { name: "decided by", text, tone: if is_degraded { Tone::Warn } else { Tone::Plain } }
@@ -180,11 +194,14 @@ impl OverviewSource<'_> {
         let status = self.control.reloader.status();
         let age = people(self.now.since(status.loaded_at).ceil_seconds() * 1_000);
         let version = status.version.map(|version| format!(" {}", version.short())).unwrap_or_default();
+        let text = format!("{}{version}, active for {age}", status.name);
         match status.trouble() {
-            None => Fact {
-                name: "policy",
-                text: format!("{}{version}, active for {age}", status.name),
-                tone: Tone::Plain,
+            None => match self.nodes_with_another_policy() {
+                0 => Fact { name: "policy", text, tone: Tone::Plain },
+                others => {
+                    let text = format!("{text}; another one is active on {}", counted(others, "node"));
+                    Fact { name: "policy", text, tone: Tone::Warn }
+                }
             },
             Some(failure) => Fact {
                 name: "policy",
@@ -193,16 +210,14 @@ impl OverviewSource<'_> {
             },
         }
     }
-}
 
-/// How far a clock is from the store's. `None` if it is in step.
-pub(super) fn clock_text(ms: i64) -> Option<String> {
-    let side = if ms < 0 { "behind" } else { "ahead" };
-    (ms.unsigned_abs() >= CLOCK_MS_MAX).then(|| format!("{} {side}", people(ms.unsigned_abs())))
-}
-
-fn counted(number: usize, one: &str, many: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { many })
+    /// How many living nodes decide by another policy than this one.
+    fn nodes_with_another_policy(&self) -> usize {
+        let nodes = self.recorder.roster.iter().flat_map(|roster| &roster.nodes);
+        let living = || nodes.clone().filter(|node| node.state == NodeState::Ok);
+        let own = living().find(|node| node.is_this).and_then(|node| node.policy.as_ref());
+        living().filter(|node| node.policy.is_some() && node.policy.as_ref() != own).count()
+    }
 }
 
 fn status(report: &Value) -> Fact {

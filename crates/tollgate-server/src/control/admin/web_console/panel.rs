@@ -48,7 +48,7 @@ impl PanelField {
         Self { text: text.into(), tone, trend: Vec::new() }
     }
 
-    /// A number. Zero is shown faintly, by the style of its text.
+    /// A number.
     pub(super) fn count(number: impl ToString) -> Self {
         Self::toned(number.to_string(), Tone::Count)
     }

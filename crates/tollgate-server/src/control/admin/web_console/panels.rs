@@ -1,21 +1,24 @@
 //! The tables of the overview, one function each.
 
 use serde_json::Value;
+use tollgate::ExpiringOverride;
 use tollgate::policy::{Mode, Policy};
-use tollgate::{ExpiringOverride, LimitOverride};
 
-use super::counts::{ControllerCounts, HoldCounts, KeyCounts, NearCounts, StoreCounts};
+use super::counts::{
+    ControllerCounts, HoldCounts, KEYS_COUNTED, KEYS_SHOWN, KeyCounts, NearCounts, StoreCounts,
+};
 use super::intent::Subject;
+use super::near::Exhaustion;
 use super::others::AUDIT_SHOWN;
-use super::overview::{OverviewSource, clock_text};
+use super::overview::OverviewSource;
 use super::panel::{Panel, PanelEntry, PanelField, Tone};
-use super::sentence::instant;
+use super::sentence::{instant, override_text};
 use crate::control::ControlPlane;
 use crate::telemetry::TOP_WINDOW_SECONDS;
 use crate::telemetry::history::LIMITS_MAX;
 use crate::telemetry::names::VERDICTS;
 use crate::text::counted;
-use crate::time_text::people;
+use crate::time_text::{clock_text, people};
 
 /// Maximum number of limits and of blocks that are shown.
 const LIMITS_SHOWN: usize = 50;
@@ -135,15 +138,19 @@ impl OverviewSource<'_> {
             fields.push(key.since.clone().unwrap_or_default().into());
             PanelEntry::new(fields).about(self.about_key(&key.limit, &key.attributes))
         };
+        let of_nodes = match self.recorder.others.nodes.len() {
+            0 => String::new(),
+            _ => format!(", and of the {KEYS_COUNTED} busiest keys of each node"),
+        };
         Panel {
             id: "keys",
             title: "Top keys",
             note: format!(
-                "Of at most the last {TOP_WINDOW_SECONDS} s; ~ marks an estimate from sampled decisions. Open a key to \
-                 explain, block or reset it, or to override its limit."
+                "Of at most the last {TOP_WINDOW_SECONDS} s{of_nodes}; ~ marks an estimate from sampled decisions. Open a key \
+                 to explain, block or reset it, or to override its limit."
             ),
             columns: &["limit", "key", "asked", "denied", "denied share", "decided by", "since"],
-            entries: self.numbers.keys.iter().map(entry).collect(),
+            entries: self.numbers.keys.iter().take(KEYS_SHOWN).map(entry).collect(),
             empty: "No decision about a key was made in the last two minutes.",
         }
     }
@@ -158,10 +165,11 @@ impl OverviewSource<'_> {
     fn near(&self) -> Panel {
         let entry = |near: &NearCounts| {
             let used = near.of.saturating_sub(near.remaining);
-            let exhausted = match (near.remaining, near.exhausted_in_ms) {
+            let exhausted = match (near.remaining, near.exhausted) {
                 (0, _) => PanelField::toned("now", Tone::Bad),
-                (_, Some(millis)) => PanelField::toned(people(millis), Tone::Warn),
-                (_, None) => "not at this pace".into(),
+                (_, Exhaustion::After(millis)) => PanelField::toned(people(millis), Tone::Warn),
+                (_, Exhaustion::Never) => "not at this pace".into(),
+                (_, Exhaustion::Unknown) => "the next look says".into(),
             };
             let fields = [
                 near.limit.clone().into(),
@@ -190,7 +198,11 @@ impl OverviewSource<'_> {
         let (all, single) = operator.overrides(self.now).list();
         let mut entries = Vec::new();
         let overridden = |subject: Subject, ruled: ExpiringOverride| {
-            let fields = [subject.title().into(), override_field(ruled.kind), self.ends(ruled).into()];
+            let fields = [
+                subject.title().into(),
+                PanelField::toned(override_text(ruled.kind), Tone::Warn),
+                self.ends(ruled).into(),
+            ];
             PanelEntry::new(fields).about(Some(subject.query()))
         };
         entries.extend(all.iter().map(|ruled| overridden(Subject::AllLimits, *ruled)));
@@ -200,6 +212,9 @@ impl OverviewSource<'_> {
             let ends = format!("ends in {}", people(block.until().since(self.now).ceil_millis()));
             let fields = [subject.title().into(), PanelField::toned("blocked", Tone::Bad), ends.into()];
             entries.push(PanelEntry::new(fields).about(Some(subject.query())));
+        }
+        for (controller, ruled) in self.control.overridden_controllers(self.now) {
+            entries.push(overridden(Subject::Controller(controller.as_str().to_owned()), ruled));
         }
         if all.is_none() {
             entries.push(
@@ -286,13 +301,18 @@ impl OverviewSource<'_> {
 
     /// The permits and reservations that callers hold.
     fn holds(&self) -> Panel {
-        let entry = |(name, held): (&String, &HoldCounts)| {
+        let held = |(name, held): (&String, &HoldCounts)| {
             PanelEntry::new([
                 name.clone().into(),
-                PanelField::count(held.open),
-                PanelField::count(held.expired),
+                PanelField::count(grouped(held.open)),
+                PanelField::count(grouped(held.expired)),
             ])
         };
+        let reserved = |(limit, units): (&String, &u64)| {
+            let units = PanelField::count(grouped(*units));
+            PanelEntry::new([format!("units reserved of limit {limit}").into(), units, "".into()])
+        };
+        let reserved = self.numbers.reserved.iter().take(LIMITS_SHOWN).map(reserved);
         Panel {
             id: "holds",
             title: "Reservations and permits",
@@ -300,7 +320,7 @@ impl OverviewSource<'_> {
                    report the outcome is missing."
                 .to_owned(),
             columns: &["what", "open", "expired"],
-            entries: self.numbers.holds.iter().map(entry).collect(),
+            entries: self.numbers.holds.iter().map(held).chain(reserved).collect(),
             empty: "",
         }
     }
@@ -401,15 +421,6 @@ fn clock_field(clock_ms: Option<i64>) -> PanelField {
     )
 }
 
-fn override_field(kind: LimitOverride) -> PanelField {
-    let text = match kind {
-        LimitOverride::Off => "off".to_owned(),
-        LimitOverride::Shadow => "in shadow".to_owned(),
-        LimitOverride::Percent(percent) => format!("enforced for {percent} % of keys"),
-    };
-    PanelField::toned(text, Tone::Warn)
-}
-
 /// The meaning of a number of the memory store.
 fn memory_fact(name: &str) -> Option<&'static str> {
     match name {
@@ -422,12 +433,10 @@ fn memory_fact(name: &str) -> Option<&'static str> {
 }
 
 fn store_facts(store: &StoreCounts, fact: &mut impl FnMut(&str, String, Tone)) {
-    for (name, thousandths) in
-        [("half of the calls take at most", 500), ("99 % of the calls take at most", 990)]
-    {
+    for (name, thousandths) in [("latency p50, last minute", 500), ("latency p99, last minute", 990)] {
         let text = match store.quantile(thousandths) {
-            None => "no calls in the last minute".to_owned(),
-            Some(Ok(nanos)) => format!("{} µs", grouped(nanos / 1_000)),
+            None => "no calls".to_owned(),
+            Some(Ok(nanos)) => format!("at most {} µs", grouped(nanos / 1_000)),
             Some(Err(nanos)) => format!("more than {} µs", grouped(nanos / 1_000)),
         };
         fact(name, text, Tone::Plain);

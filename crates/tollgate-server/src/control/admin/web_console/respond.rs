@@ -103,7 +103,7 @@ impl ControlPlane {
             }
             ConsoleRoute::History => {
                 let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
-                let history = self.fleet_history(fields.get("limit"), session.token()).await?;
+                let history = self.fleet_history(fields.get("limit"), session.key()).await?;
                 Ok(typed(history.to_string(), JSON))
             }
             ConsoleRoute::Subject => {
@@ -133,8 +133,7 @@ impl ControlPlane {
         let act = self.begin(&session.who, Verb::Tail)?;
         let nodes = self.meant(&ViewScope::Auto).await?;
         let path = format!("/admin/v1/tail?denied={}", filter == TailFilter::Denied);
-        let token = session.token().to_owned();
-        let request = PeerRequest { method: "GET", path, body: Bytes::new(), token };
+        let request = PeerRequest { method: "GET", path, body: Bytes::new(), key: session.key().clone() };
         match self.tail(&act, TailChoice { filter, since: None }, nodes, request, asker).await? {
             AdminAnswer::Lines(lines) => Ok(streamed(lines, "application/x-ndjson")),
             AdminAnswer::Json(document) => Ok(typed(document, JSON)),
@@ -159,15 +158,15 @@ impl ControlPlane {
         let body = request_body::read_any(request, BODY_BYTES_MAX).await?;
         let fields = FormFields::read(&body)?;
         let token = fields.get("token").unwrap_or_default();
-        let who = match self.admin.identify(token, asker.peer) {
-            Ok(who) => who,
+        let known = match self.admin.identify(token, asker.peer) {
+            Ok(known) => known,
             Err(problem) => {
                 let mut response = typed(page::login(Some(&problem.detail)), HTML);
                 set_status(&mut response, &problem);
                 return Ok(response);
             }
         };
-        let cookie = self.web_console.sessions.begin((who, token), self.transport(), self.service.now());
+        let cookie = self.web_console.sessions.begin(known, self.transport(), self.service.now());
         let cookie = cookie.ok_or_else(|| {
             Problem::of_admin(AdminProblem::Conflict, "the system has no random numbers for a session")
         })?;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use tollgate::time::WallOffset;
-use tollgate::{Ticks, Timestamp};
+use tollgate::{LimitOverride, Ticks, Timestamp};
 
 use super::super::route::Verb;
 use super::intent::Intent;
@@ -23,6 +23,15 @@ pub(super) fn instant(at: Timestamp, wall: WallOffset) -> String {
     match text.split_once('.') {
         Some((seconds, _)) => format!("{seconds}Z"),
         None => text,
+    }
+}
+
+/// The effect of an override, in words.
+pub(super) fn override_text(kind: LimitOverride) -> String {
+    match kind {
+        LimitOverride::Off => "off".to_owned(),
+        LimitOverride::Shadow => "in shadow".to_owned(),
+        LimitOverride::Percent(percent) => format!("enforced for {percent} % of keys"),
     }
 }
 
@@ -52,7 +61,7 @@ pub(super) fn sentences(intent: &Intent, answer: &Value, moment: Moment) -> Sent
             (format!("{subject} is no longer blocked"), Tone::Good)
         }
         Verb::Unblock => (format!("there was no block of {subject}"), Tone::Plain),
-        Verb::Reset => (reset(answer), Tone::Good),
+        Verb::Reset => (reset(answer), if answer["counters"] == 0 { Tone::Plain } else { Tone::Good }),
         Verb::Kill => (format!("{subject}: off until {until}"), Tone::Warn),
         Verb::Shadow => (format!("{subject}: in shadow until {until}"), Tone::Warn),
         Verb::Percent => {
@@ -66,9 +75,11 @@ pub(super) fn sentences(intent: &Intent, answer: &Value, moment: Moment) -> Sent
         let name = other["limit"].as_str().unwrap_or("all limits");
         more.push(format!("{name}: {} until {} holds, too", text(other, "override"), text(other, "until")));
     }
-    for name in ["warning", "notice"] {
-        more.extend(answer[name].as_str().map(str::to_owned));
-    }
+    let [warning, notice] = ["warning", "notice"].map(|name| answer[name].as_str().map(str::to_owned));
+    // A notice about anything but the whole fleet says what did not reach the other nodes.
+    let is_partial = warning.is_some() || (notice.is_some() && answer["scope"] != "fleet");
+    more.extend(warning.into_iter().chain(notice));
+    let tone = if is_partial { Tone::Warn } else { tone };
     Sentences { first, tone, more }
 }
 
@@ -96,8 +107,11 @@ fn explained(answer: &Value, moment: Moment) -> Sentences {
     let limits = list(answer, "limits");
     let applying = limits.iter().filter(|limit| limit["applies"] == true);
     let denies = |limit: &&Value| limit["state"]["allowed"] == false && limit["state"]["mode"] == "enforce";
-    let (first, tone) = if let Some(reason) = answer["blocked"].as_str().or(answer["fault"].as_str()) {
+    let (first, tone) = if let Some(reason) = answer["blocked"].as_str() {
         (format!("Yes, it is denied: {reason}."), Tone::Bad)
+    } else if let Some(fault) = answer["fault"].as_str() {
+        // The key of a counter has fewer attributes than the requests that it counts.
+        (format!("A request with these attributes and no others is refused: {fault}."), Tone::Warn)
     } else if answer["allowed"] == true {
         let why = if answer["no_limit_applies"] == true { ": no limit applies to it" } else { "" };
         (format!("No, such a request passes now{why}."), Tone::Good)
@@ -170,6 +184,17 @@ mod tests {
         );
         assert_eq!(tone, Tone::Bad);
         assert_eq!(more, ["limit per-key: 0 of 5 left, all back at 2023-11-14T23:13:20Z, in 1 h (exact)"]);
+    }
+
+    /// The story: a key whose limit needs one more attribute for its cost was said to be limited, although none of its
+    /// requests was refused.
+    #[test]
+    fn a_key_is_not_a_whole_request() {
+        let answer = json!({ "allowed": false, "fault": "limit tokens: its cost cannot be computed" });
+        let intent = Intent::read(&FormFields::read(b"verb=explain&key=tenant%3Dt").unwrap()).unwrap();
+        let Sentences { first, tone, .. } = sentences(&intent, &answer, NOW);
+        assert!(first.starts_with("A request with these attributes and no others is refused"), "{first}");
+        assert_eq!(tone, Tone::Warn);
     }
 
     /// Each verb has its sentence, and none claims more than was done.

@@ -1,5 +1,5 @@
-//! The operators that are logged in to the console. A session is a random id in a cookie that scripts cannot read and other sites cannot
-//! send. The admin token itself is in no cookie and in no URL.
+//! The operators that are logged in to the console. A session is a random id in a cookie that scripts cannot read and
+//! other sites cannot send. The admin token itself is in no cookie and in no URL, and is not kept.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,8 @@ use hyper::header::COOKIE;
 use subtle::ConstantTimeEq;
 use tollgate::{Ticks, Timestamp};
 
-use super::super::token::{Role, TokenHolder};
+use super::super::token::{AcceptedToken, Role, TokenHolder};
+use crate::fleet::NodeKey;
 use crate::service::holds::Id;
 
 /// Maximum number of sessions. A further login ends the oldest: an operator must always be able to get in.
@@ -23,14 +24,14 @@ pub(super) struct ConsoleSession {
     pub(super) who: TokenHolder,
     /// Comes with every form, so that no page that cannot read this one can send it.
     pub(super) form_token: String,
-    /// The admin token that began the session, with which this node asks the others. It leaves the process nowhere else.
-    token: String,
+    /// The key with which this node asks the others.
+    key: NodeKey,
     until: Timestamp,
 }
 
 impl ConsoleSession {
-    pub(super) fn token(&self) -> &str {
-        &self.token
+    pub(super) fn key(&self) -> &NodeKey {
+        &self.key
     }
 
     /// Whether a form has the token of this session.
@@ -65,13 +66,13 @@ impl Sessions {
     /// Begins a session, and returns the header that sets its cookie. `None` if the system has no random bytes.
     pub(super) fn begin(
         &self,
-        (who, token): (&TokenHolder, &str),
+        known: &AcceptedToken,
         transport: Transport,
         now: Timestamp,
     ) -> Option<String> {
         let (id, form_token) = (Id::random()?, Id::random()?.to_string());
-        let (who, token) = (who.clone(), token.to_owned());
-        let session = ConsoleSession { id, who, form_token, token, until: now + LIFETIME };
+        let (who, key) = (known.who.clone(), known.key.clone());
+        let session = ConsoleSession { id, who, form_token, key, until: now + LIFETIME };
         let mut open = self.open();
         open.retain(|session| session.until > now);
         while open.len() >= SESSIONS_MAX {
@@ -87,12 +88,12 @@ impl Sessions {
         self.open().iter().find(|session| session.id == id && session.until > now).cloned()
     }
 
-    /// The token of the latest session with at least this role, to ask other nodes.
-    pub(super) fn token(&self, least: Role, now: Timestamp) -> Option<String> {
+    /// The key of the latest session with at least this role, to ask other nodes.
+    pub(super) fn key(&self, least: Role, now: Timestamp) -> Option<NodeKey> {
         let open = self.open();
         let mut latest_first = open.iter().rev();
         let session = latest_first.find(|session| session.who.role >= least && session.until > now);
-        session.map(|session| session.token.clone())
+        session.map(|session| session.key.clone())
     }
 
     /// Whether a session still holds.
@@ -130,8 +131,8 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
-    fn who() -> TokenHolder {
-        TokenHolder { name: "otto".into(), role: Role::Operator }
+    fn who() -> AcceptedToken {
+        AcceptedToken::named("otto", Role::Operator)
     }
 
     fn sent(header: &str) -> HeaderMap {
@@ -143,7 +144,7 @@ mod tests {
     #[test]
     fn a_session_ends() {
         let sessions = Sessions::new(8_080);
-        let header = sessions.begin((&who(), "token"), Transport::Tls, NOW).unwrap();
+        let header = sessions.begin(&who(), Transport::Tls, NOW).unwrap();
         assert!(
             header.ends_with("; Path=/console; Max-Age=28800; HttpOnly; SameSite=Strict; Secure"),
             "{header}"
@@ -152,7 +153,7 @@ mod tests {
         assert!(session.owns_form(Some(&session.form_token)));
         assert!(!session.owns_form(None) && !session.owns_form(Some("")));
         assert!(sessions.of(&sent(&header), NOW + LIFETIME).is_none());
-        let other = sessions.begin((&who(), "token"), Transport::Plain, NOW).unwrap();
+        let other = sessions.begin(&who(), Transport::Plain, NOW).unwrap();
         assert!(!other.contains("Secure") && other != header);
         assert!(sessions.holds(&session, NOW));
         assert!(sessions.end(&session, Transport::Plain).contains("=; Path=/console; Max-Age=0"));
@@ -165,9 +166,8 @@ mod tests {
     #[test]
     fn sessions_are_bounded() {
         let sessions = Sessions::new(1);
-        let headers: Vec<String> = (0..SESSIONS_MAX + 1)
-            .map(|_| sessions.begin((&who(), "token"), Transport::Plain, NOW).unwrap())
-            .collect();
+        let headers: Vec<String> =
+            (0..SESSIONS_MAX + 1).map(|_| sessions.begin(&who(), Transport::Plain, NOW).unwrap()).collect();
         assert_eq!(sessions.open().len(), SESSIONS_MAX);
         assert!(sessions.of(&sent(&headers[0]), NOW).is_none());
         assert!(headers[1..].iter().all(|header| sessions.of(&sent(header), NOW).is_some()));

@@ -53,7 +53,7 @@ impl ControlPlane {
             _ => return Err(Problem::invalid("policy: paste the text of a policy, or choose a file")),
         };
         let nodes = self.meant(&ViewScope::Auto).await?;
-        let view = self.past(policies, LAST_MAX, &nodes, session.token()).await?;
+        let view = self.past(policies, LAST_MAX, &nodes, session.key()).await?;
         act.audit("the last requests", &format!("{} of them compared", view.comparison.tallied.decisions));
         Ok(answer(title, &view, command))
     }

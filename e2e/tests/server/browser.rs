@@ -13,7 +13,8 @@ use tollgate_testkit::{Scratch, free_port, rest, until};
 
 /// How WebDriver names the id of an element.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
-/// How often, and how long apart, a page is looked at until it shows something: a minute, because a busy machine is slow.
+/// How often, and how long apart, a page is looked at until it shows something: a minute, because a busy machine is
+/// slow.
 const LOOKS: (u32, Duration) = (600, Duration::from_millis(100));
 
 /// Whether pages may run scripts.

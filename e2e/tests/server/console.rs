@@ -289,7 +289,8 @@ fn another_policy_is_pointed_out() {
     without_complaints(&browser);
 }
 
-/// The story: when the server was gone, the page kept its last numbers, and a button that was pressed stayed disabled and said nothing.
+/// The story: when the server was gone, the page kept its last numbers, and a button that was pressed stayed disabled
+/// and said nothing.
 #[test]
 fn old_numbers_do_not_pass_for_new_ones() {
     let server = server(POLICY);

@@ -399,8 +399,8 @@ fn hostile_node(id: &'static str) -> (String, std::thread::JoinHandle<String>) {
     (address, asked)
 }
 
-/// A program that can write to the store advertises an address of its own. It gets no token, what it gets is good at no other node,
-/// and what it answers is not used.
+/// A program that can write to the store advertises an address of its own. It gets no token, what it gets is good at no
+/// other node, and what it answers is not used.
 #[test]
 fn a_hostile_address_gets_no_token() {
     let redis = Redis::start(&[]);

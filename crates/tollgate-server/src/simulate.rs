@@ -7,7 +7,8 @@ use tollgate_sim::fleet::{CountingMode, FleetOutcome, FleetScenario, run as simu
 
 use crate::cli::{FleetArguments, SimulateCommand};
 use crate::console::Console;
-use crate::{FAILURE, SUCCESS, USAGE, policy_file};
+use crate::text::unknown_name;
+use crate::{FAILURE, SUCCESS, policy_file};
 
 /// Maximum number of simulated requests: about a minute's work.
 const REQUESTS_MAX: u64 = 20_000_000;
@@ -20,21 +21,17 @@ const STORE_REQUESTS: u64 = 300_000;
 const PAPER: (u64, u64) = (100, 1_000_000);
 
 /// Runs a simulation.
-pub(crate) fn run(command: &SimulateCommand, console: &mut Console) -> u8 {
+///
+/// # Errors
+/// When the arguments or the policy allow none.
+pub(crate) fn run(command: &SimulateCommand, console: &mut Console) -> Result<u8, String> {
     let SimulateCommand::Fleet(arguments) = command;
-    let (name, quota, lease) = match chosen(arguments) {
-        Ok(chosen) => chosen,
-        Err(error) => {
-            console.error(error);
-            return USAGE;
-        }
-    };
+    let (name, quota, lease) = chosen(arguments)?;
     let requests = u128::from(arguments.offered) * u128::from(arguments.duration.as_micros()) / 1_000_000;
     if requests == 0 || requests > u128::from(REQUESTS_MAX) {
-        console.error(format_args!(
+        return Err(format!(
             "--offered and --duration make {requests} requests; accepted: 1 to {REQUESTS_MAX} of them"
         ));
-        return USAGE;
     }
     let scenario = FleetScenario {
         quota,
@@ -59,7 +56,7 @@ pub(crate) fn run(command: &SimulateCommand, console: &mut Console) -> u8 {
             Ok(outcome) => seen.push((label, outcome)),
             Err(findings) => {
                 console.problem(findings);
-                return FAILURE;
+                return Ok(FAILURE);
             }
         }
     }
@@ -69,7 +66,7 @@ pub(crate) fn run(command: &SimulateCommand, console: &mut Console) -> u8 {
     } else {
         show(&name, &scenario, &seen, console);
     }
-    SUCCESS
+    Ok(SUCCESS)
 }
 
 /// The simulated limit, and the bounds of its leases.
@@ -90,7 +87,10 @@ fn chosen(arguments: &FleetArguments) -> Result<(String, Quota, Lease), String> 
     };
     let limit = found.ok_or_else(|| {
         let names: Vec<&str> = policy.limits().iter().filter(suits).map(Limit::name).collect();
-        format!("no such limit; accepted: {}", names.join(", "))
+        match &arguments.limit {
+            Some(name) => unknown_name(&format!("--limit: the policy has no limit {name:?}"), name, &names),
+            None => "no limit of the policy can be leased; docs/leases.md says which can".to_owned(),
+        }
     })?;
     if !suits(&limit) {
         return Err(format!("{} cannot be leased; see `tollgate policy check`", limit.name()));
@@ -128,10 +128,10 @@ fn json_of(name: &str, scenario: &FleetScenario, seen: &[(&str, FleetOutcome)]) 
 fn show(name: &str, scenario: &FleetScenario, seen: &[(&str, FleetOutcome)], console: &mut Console) {
     let most = bound(&scenario.quota, scenario.time);
     console.line(format_args!(
-        "{name}: {} servers, {} requests a second, {} s; a key may get {most}",
+        "{name}: {} servers, {} requests a second, {}; a key may get {most}",
         scenario.nodes,
         scenario.offered,
-        scenario.time.as_micros() / 1_000_000
+        scenario.time.readable()
     ));
     console.line("");
     console.line(format_args!(

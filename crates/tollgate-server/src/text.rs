@@ -2,9 +2,10 @@
 //! `tollgate_compat::text` makes external text safe to show.
 
 use std::borrow::Cow;
-use std::fmt::Write;
+use std::fmt::Display;
 
 use tollgate::credential::CREDENTIAL;
+use tollgate::policy::source::{explained, nearest};
 use tollgate::request::Attribute;
 use tollgate::{CheckRequest, CredentialDigest, Value};
 pub(crate) use tollgate_compat::text::{VALUE_CHARS_MAX, plain, push, push_plain, shown};
@@ -17,15 +18,10 @@ pub(crate) fn counted(number: usize, what: &str) -> String {
     }
 }
 
-/// Appends a value to a text.
-fn push_value(into: &mut String, value: Value<'_>) {
-    match value {
-        Value::Text(text) => push(into, text),
-        Value::Number(number) => {
-            // Writing to a string cannot fail.
-            let _ = write!(into, "{number}");
-        }
-    }
+/// A problem with an unknown name: the nearest of the known ones, and all of them.
+pub(crate) fn unknown_name(problem: &str, given: &str, known: &[&str]) -> String {
+    let meant = nearest(given, known.iter().copied()).map(|meant| format!("; did you mean {meant}?"));
+    explained(&format!("{problem}{}", meant.unwrap_or_default()), &known.join(", "))
 }
 
 /// A value for output. Most protocols use digests, but rules of other programs see plain credentials.
@@ -37,14 +33,19 @@ pub(crate) fn unsecret<'v>(name: &str, value: &'v str) -> Cow<'v, str> {
     }
 }
 
+/// Names and values in one line.
+pub(crate) fn joined<N: Display, V: Display>(pairs: impl IntoIterator<Item = (N, V)>) -> String {
+    let pairs: Vec<String> = pairs.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+    pairs.join(" ")
+}
+
 /// The attributes of a request, as text.
 pub(crate) fn attributes(request: &CheckRequest<'_>) -> Vec<(String, String)> {
     let pair = |attribute: &Attribute<'_>| {
-        let mut value = String::new();
-        match attribute.value {
-            Value::Text(text) => push(&mut value, &unsecret(attribute.name, text)),
-            Value::Number(_) => push_value(&mut value, attribute.value),
-        }
+        let value = match attribute.value {
+            Value::Text(text) => shown(&unsecret(attribute.name, text)),
+            number @ Value::Number(_) => number.to_string(),
+        };
         (shown(attribute.name), value)
     };
     request.attributes().iter().map(pair).collect()

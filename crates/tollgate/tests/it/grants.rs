@@ -138,14 +138,14 @@ fn modes_hold_for_deny() {
     // And what an operator rules holds, too.
     let engine = of_mode("mode: enforce");
     let until = T0 + Ticks::from_secs(60);
-    for ruling in [LimitOverride::Off, LimitOverride::Shadow, LimitOverride::Percent(0)] {
+    for kind in [LimitOverride::Off, LimitOverride::Shadow, LimitOverride::Percent(0)] {
         engine
             .operator()
-            .set_override(Scope::Limit("a"), ExpiringOverride { kind: ruling, until }, T0)
+            .set_override(Scope::Limit("a"), ExpiringOverride { kind, until }, T0)
             .expect("the limit is there");
-        assert!(engine.try_check(&of(&[("k", "1")]), T0).unwrap().is_allowed(), "{ruling:?}");
+        assert!(engine.try_check(&of(&[("k", "1")]), T0).unwrap().is_allowed(), "{kind:?}");
     }
-    assert!(!engine.try_check(&of(&[("k", "1")]), until).unwrap().is_allowed(), "the ruling is over");
+    assert!(!engine.try_check(&of(&[("k", "1")]), until).unwrap().is_allowed(), "the override is over");
 }
 
 /// A store that never answers.
@@ -386,7 +386,7 @@ fn mismatched_tiers_are_reported() {
         Err(findings) => findings.to_string(),
     };
     let cases = [
-        ("tier_by: [a, b], tiers: {x: 1/s}", "tiers.x: is a text; accepted: a table by b, such as"),
+        ("tier_by: [a, b], tiers: {x: 1/s}", "tiers.x: is a single value; accepted: a table by b, such as"),
         ("tier_by: [a, b], tiers: {x: {}}", "tiers.x: is empty"),
         ("tier_by: [a, b], tiers: {x: {y: {z: 1/s}}}", "tiers.x.y: is a table"),
         ("tier_by: a, tiers: {x: {y: 1/s}}", "is a table, and tier_by names one attribute"),

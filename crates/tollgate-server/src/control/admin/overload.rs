@@ -15,6 +15,7 @@ use super::wording::remarked;
 use crate::control::ControlPlane;
 use crate::problem::AdminProblem;
 use crate::problem::Problem;
+use crate::text::unknown_name;
 
 /// The name of all controllers together.
 const ALL: &str = "all";
@@ -38,7 +39,7 @@ impl ControlPlane {
             _ => switch.shadow(until),
         })?;
         act.audit(&about(name), &remarked(&format!("until {}", act.shown(until).text()), note));
-        AdminAnswer::json(&act.ruled(ExpiringOverride { kind, until }))
+        AdminAnswer::json(&act.expiring(ExpiringOverride { kind, until }))
     }
 
     /// Executes restore.
@@ -52,9 +53,9 @@ impl ControlPlane {
     /// The overrides of controllers that are active now.
     pub(super) fn overload_overrides(&self, act: &Act<'_>) -> Vec<OverloadView> {
         let each = self.overridden_controllers(act.now).into_iter();
-        each.map(|(controller, ruled)| OverloadView {
+        each.map(|(controller, expiring)| OverloadView {
             controller: controller.as_str(),
-            ruled: act.ruled(ruled),
+            expiring: act.expiring(expiring),
         })
         .collect()
     }
@@ -87,9 +88,9 @@ impl ControlPlane {
         }
         let named = Controller::ALL.into_iter().find(|controller| controller.as_str() == name);
         named.and_then(|controller| shedder.switch(controller, &mut change)).ok_or_else(|| {
-            let there: Vec<&str> =
-                shedder.reports().iter().map(|report| report.controller.as_str()).collect();
-            let detail = format!("there is no controller {name:?}; accepted: {ALL}, {}", there.join(", "));
+            let there = shedder.reports().into_iter().map(|report| report.controller.as_str());
+            let known: Vec<&str> = std::iter::once(ALL).chain(there).collect();
+            let detail = unknown_name(&format!("there is no controller {name:?}"), name, &known);
             Problem::of_admin(AdminProblem::Unknown, detail)
         })
     }

@@ -82,9 +82,9 @@ pub(super) fn sentences(intent: &Intent, answer: &Value, moment: Moment) -> Sent
         _ => (format!("{subject}: there was no override"), Tone::Plain),
     };
     let mut more = Vec::new();
-    for other in list(answer, "milder").iter().chain(list(answer, "still_ruled")) {
+    for other in list(answer, "milder").iter().chain(list(answer, "still_overridden")) {
         let name = other["limit"].as_str().unwrap_or("all limits");
-        more.push(format!("{name}: {} until {} holds, too", text(other, "ruling"), text(other, "until")));
+        more.push(format!("{name}: {} until {} holds, too", text(other, "override"), text(other, "until")));
     }
     let [warning, notice] = ["warning", "notice"].map(|name| answer[name].as_str().map(str::to_owned));
     // A notice about anything but the whole fleet says what did not reach the other nodes.
@@ -118,7 +118,7 @@ fn reset(answer: &Value) -> String {
 fn explained(answer: &Value, meant: Option<&str>, moment: Moment) -> Sentences {
     let limits = list(answer, "limits");
     let applying = limits.iter().filter(|limit| limit["applies"] == true);
-    let denies = |state: &Value| state["allowed"] == false && state["stance"] == "enforce";
+    let denies = |state: &Value| state["allowed"] == false && state["mode"] == "enforce";
     let is_used_up = |limit: &Value| denies(numbers(limit)) && numbers(limit)["remaining"] == 0;
     let of_row = limits.iter().find(|limit| Some(text(limit, "name")) == meant && is_used_up(limit));
     let open = limits.iter().find(|limit| denies(&limit["counter"]));
@@ -269,7 +269,7 @@ fn applied(limit: &Value, state: &Value, moment: Moment) -> String {
         Some(0) | None => String::new(),
         Some(wait) => format!(", all back {}", moment.after(wait)),
     };
-    let mode = if state["stance"] == "enforce" { "" } else { ", in shadow" };
+    let mode = if state["mode"] == "enforce" { "" } else { ", in shadow" };
     let last = last_denied(limit).map_or_else(String::new, |last| format!("; {last}"));
     format!("limit {}: {}{back}{mode} ({}){last}", text(limit, "name"), left(state), text(state, "source"))
 }
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn a_denial_ends_at_an_instant() {
         let answer = json!({ "allowed": false, "limits": [{ "name": "per-key", "applies": true, "state": {
-            "allowed": false, "stance": "enforce", "limit": 5, "remaining": 0, "next_unit_after_ms": 720_000,
+            "allowed": false, "mode": "enforce", "limit": 5, "remaining": 0, "next_unit_after_ms": 720_000,
             "reset_after_ms": 3_600_000, "source": "exact" } }] });
         let intent = Intent::read(&FormFields::read(b"verb=explain&key=api_key%3Dk").unwrap()).unwrap();
         let Sentences { first, tone, more } = sentences(&intent, &answer, NOW);
@@ -320,7 +320,7 @@ mod tests {
     fn an_all_clear_has_no_doubt() {
         let intent = Intent::read(&FormFields::read(b"verb=explain&key=ip%3Dx&limit=a").unwrap()).unwrap();
         let state =
-            json!({ "allowed": true, "stance": "enforce", "limit": 5, "remaining": 4, "source": "exact" });
+            json!({ "allowed": true, "mode": "enforce", "limit": 5, "remaining": 4, "source": "exact" });
         let answer = json!({ "allowed": true, "limits": [{ "name": "a", "applies": true, "state": state }] });
         let with = |name: &str, value: Value| {
             let mut answer = answer.clone();

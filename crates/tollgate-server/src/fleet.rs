@@ -1,7 +1,7 @@
 //! This node as a member of a fleet: it shares its operator state and resets through the store, and shows itself to the
 //! other nodes with heartbeats. On memory it is the only member. Decisions do not wait for any of it.
 
-mod question;
+mod signature;
 mod roster;
 mod peer;
 
@@ -16,8 +16,8 @@ use tollgate::Timestamp;
 use tollgate_redis::{FleetNews, ReplyClass};
 
 pub(crate) use peer::{AnswerLimits, NODE_HEADER, PeerClient, PeerRequest, PeerTrust};
-pub(crate) use question::{AskedFor, NodeKey, PROOF_HEADER, SignedQuestion};
 pub(crate) use roster::{NodeAbout, NodeState, NodeView, Roster};
+pub(crate) use signature::{AskedFor, NodeKey, NodeSignature, PROOF_HEADER};
 
 use crate::operator_state::{OperatorStateFile, SharedState};
 use crate::reload::Reloader;

@@ -23,8 +23,8 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tollgate::Timestamp;
 
-use super::question::{AskedFor, NodeKey, SignedQuestion};
 use super::roster::NodeView;
+use super::signature::{AskedFor, NodeKey, NodeSignature};
 use crate::disk::plain_cause;
 use crate::text::plain;
 use crate::tls::{self, TlsFiles};
@@ -150,7 +150,7 @@ impl PeerClient {
         let mut sender = self.connect(&uri).await?;
         let PeerRequest { method, path, body, key } = question;
         let id = node.id.as_deref().unwrap_or_default();
-        let signed = SignedQuestion::new(key, AskedFor { node: id, admin: url, method, path }, body, now);
+        let signed = NodeSignature::new(key, AskedFor { node: id, admin: url, method, path }, body, now);
         let request = Request::builder()
             .method(*method)
             .uri(path)

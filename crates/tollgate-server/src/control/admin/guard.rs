@@ -10,7 +10,7 @@ use tollgate::{Clock, Gate, KeyedGate, Quota, Rate, Ticks};
 
 use super::Admin;
 use super::token::{AcceptedToken, TokenHolder};
-use crate::fleet::{FleetMember, NodeKey, SignedQuestion};
+use crate::fleet::{FleetMember, NodeKey, NodeSignature};
 use crate::problem::AdminProblem;
 use crate::problem::Problem;
 
@@ -149,7 +149,7 @@ pub(super) struct Sender<'a> {
     /// The key with which this node asks others in the name of the sender.
     pub(super) key: &'a NodeKey,
     /// The signed question, if another node asks.
-    pub(super) question: Option<SignedQuestion>,
+    pub(super) question: Option<NodeSignature>,
 }
 
 impl Admin {
@@ -164,7 +164,7 @@ impl Admin {
         fleet: &FleetMember,
     ) -> Result<Sender<'_>, Problem> {
         self.admit_page(request)?;
-        if let Some(question) = SignedQuestion::read(request.headers()) {
+        if let Some(question) = NodeSignature::read(request.headers()) {
             let path = request.uri().path_and_query().map_or("", |path| path.as_str());
             let asked = fleet.asked_for(request.method().as_str(), path);
             let known = asked.and_then(|asked| self.tokens.signer(&question, asked));

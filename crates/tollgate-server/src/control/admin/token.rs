@@ -13,7 +13,7 @@ use serde::Serialize;
 use subtle::ConstantTimeEq;
 
 use crate::disk;
-use crate::fleet::{AskedFor, NodeKey, SignedQuestion};
+use crate::fleet::{AskedFor, NodeKey, NodeSignature};
 
 /// Minimum and maximum length of a chosen token, in characters.
 const TOKEN_CHARS: (usize, usize) = (16, 256);
@@ -151,7 +151,7 @@ impl Tokens {
     }
 
     /// The token with which another node signed its question, if it is known.
-    pub(super) fn signer(&self, question: &SignedQuestion, asked: AskedFor<'_>) -> Option<&AcceptedToken> {
+    pub(super) fn signer(&self, question: &NodeSignature, asked: AskedFor<'_>) -> Option<&AcceptedToken> {
         self.find(|known| question.is_signed(&known.key, asked))
     }
 

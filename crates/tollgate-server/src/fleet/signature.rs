@@ -53,7 +53,7 @@ pub(crate) struct AskedFor<'a> {
 
 /// A question with its signature, as the header `Authorization` has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SignedQuestion {
+pub(crate) struct NodeSignature {
     /// When it was asked, in seconds since 1970 by the clock of the node that asks.
     at: u64,
     /// The SHA-256 of its body.
@@ -61,7 +61,7 @@ pub(crate) struct SignedQuestion {
     signature: String,
 }
 
-impl SignedQuestion {
+impl NodeSignature {
     pub(crate) fn new(key: &NodeKey, asked: AskedFor<'_>, body: &[u8], now: Timestamp) -> Self {
         let (at, body) = (seconds(now), hash(body));
         let signature = signature(key, asked, at, &body);
@@ -167,9 +167,9 @@ mod tests {
     #[test]
     fn a_question_is_for_one_node() {
         let (key, other) = (NodeKey::of("0123456789abcdef"), NodeKey::of("0123456789abcdeF"));
-        let asked = SignedQuestion::new(&key, ASKED, b"{}", NOW);
+        let asked = NodeSignature::new(&key, ASKED, b"{}", NOW);
         assert!(!asked.header().contains("0123456789abcdef"));
-        let read = SignedQuestion::read(&header(AUTHORIZATION, &asked.header())).unwrap();
+        let read = NodeSignature::read(&header(AUTHORIZATION, &asked.header())).unwrap();
         assert_eq!(read, asked);
         assert!(read.is_signed(&key, ASKED) && read.has_body(b"{}") && !read.has_body(b"{ }"));
         assert!(!read.is_signed(&other, ASKED), "another token");
@@ -182,12 +182,12 @@ mod tests {
         ] {
             assert!(!read.is_signed(&key, replaced));
         }
-        assert!(!SignedQuestion { at: read.at + 1, ..read.clone() }.is_signed(&key, ASKED));
-        assert!(!SignedQuestion { body: hash(b"other"), ..read }.is_signed(&key, ASKED));
+        assert!(!NodeSignature { at: read.at + 1, ..read.clone() }.is_signed(&key, ASKED));
+        assert!(!NodeSignature { body: hash(b"other"), ..read }.is_signed(&key, ASKED));
         for no_question in
             ["Bearer 1 2 3", "Tollgate-Node 1 2", "Tollgate-Node 1 2 3 4", "Tollgate-Node x 2 3"]
         {
-            assert_eq!(SignedQuestion::read(&header(AUTHORIZATION, no_question)), None, "{no_question}");
+            assert_eq!(NodeSignature::read(&header(AUTHORIZATION, no_question)), None, "{no_question}");
         }
     }
 
@@ -195,18 +195,18 @@ mod tests {
     #[test]
     fn an_answer_is_to_one_question() {
         let (key, other) = (NodeKey::of("0123456789abcdef"), NodeKey::of("0123456789abcdeF"));
-        let asked = SignedQuestion::new(&key, ASKED, b"{}", NOW);
+        let asked = NodeSignature::new(&key, ASKED, b"{}", NOW);
         let proof = |of: &NodeKey| header(HeaderName::from_static(PROOF_HEADER), &asked.proof(of));
         assert!(asked.is_answered(&key, &proof(&key)));
         assert!(!asked.is_answered(&key, &proof(&other)) && !asked.is_answered(&key, &HeaderMap::new()));
-        let next = SignedQuestion::new(&key, ASKED, b"", NOW);
+        let next = NodeSignature::new(&key, ASKED, b"", NOW);
         assert!(!next.is_answered(&key, &proof(&key)));
     }
 
     /// A question from too long ago, or from too far ahead, is refused with the reason.
     #[test]
     fn old_questions_are_refused() {
-        let asked = SignedQuestion::new(&NodeKey::of("0123456789abcdef"), ASKED, b"", NOW);
+        let asked = NodeSignature::new(&NodeKey::of("0123456789abcdef"), ASKED, b"", NOW);
         let at = |seconds: u64| Timestamp::from_unix_seconds(seconds);
         assert_eq!(asked.is_new(at(1_700_000_300)).and(asked.is_new(at(1_699_999_700))), Ok(()));
         assert!(asked.is_new(at(1_700_000_301)).unwrap_err().contains("301 s behind"));

@@ -387,7 +387,7 @@ impl TailTotals {
         }
     }
 
-    /// What to say at the end of the denials that were made before, if none of them was shown.
+    /// The notice at the end of the denials that were made before, if none of them was shown.
     fn nothing_past(&self, line: &Value) -> Option<String> {
         if self.nodes.contains(text(line, "node")) {
             return None;

@@ -81,7 +81,7 @@ fn doubts(answer: &Value, console: &mut Console) {
 }
 
 /// The remaining quota of a limit that applies, or may apply to a request with more attributes.
-fn numbers(limit: &Value) -> &Value {
+fn counter_of(limit: &Value) -> &Value {
     if limit["state"].is_object() { &limit["state"] } else { &limit["counter"] }
 }
 
@@ -163,7 +163,7 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
     let rows: Vec<Vec<String>> = limits
         .iter()
         .map(|limit| {
-            let state = numbers(limit);
+            let state = counter_of(limit);
             vec![
                 cell(text(limit, "name")),
                 left(state),
@@ -179,8 +179,8 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
         .collect();
     console.line("");
     lines(&["limit", "left", "counter", "next unit in", "all back in", "mode", "source"], &rows, console);
-    for limit in limits.iter().filter(|limit| numbers(limit)["refused_for_ms"].is_u64()) {
-        let (name, state) = (plain(text(limit, "name")), numbers(limit));
+    for limit in limits.iter().filter(|limit| counter_of(limit)["refused_for_ms"].is_u64()) {
+        let (name, state) = (plain(text(limit, "name")), counter_of(limit));
         let (rest, passes) = (seconds(state, "refused_for_ms"), seconds(state, "retry_after_ms"));
         console.line(format_args!(
             "{name}: refuses the key for another {rest} (block_for); the request passes in {passes}"
@@ -190,7 +190,8 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
         if let Some(last) = last_denied(limit) {
             console.line(format_args!("{}: {last}", plain(text(limit, "name"))));
         }
-        let open: Vec<&str> = list(numbers(limit), "open_tiers").iter().filter_map(Value::as_str).collect();
+        let open: Vec<&str> =
+            list(counter_of(limit), "open_tiers").iter().filter_map(Value::as_str).collect();
         if !open.is_empty() {
             let (name, open) = (plain(text(limit, "name")), plain(&open.join(" and ")));
             console.line(format_args!(

@@ -1,6 +1,6 @@
-//! The latest denials, so that an operator can look at one that is over. The memory is bounded. When it is full, the key
-//! with the most denials in it gives way, so a noisy client displaces its own denials, and not those of others. The cost
-//! of a flood is bounded as well: beyond its share of a second, a denial of a key costs one read.
+//! The latest denials, so that an operator can look at one that is over. The memory is bounded. When it is full, the
+//! key with the most denials in it gives way, so a noisy client displaces its own denials, and not those of others. The
+//! cost of a flood is bounded as well: beyond its share of a second, a denial of a key costs one read.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -79,8 +79,8 @@ impl RecentDenials {
     /// Keeps a denial of a key if this second has room for it. `describe` makes the text of the key, and the event.
     #[cold]
     pub(super) fn keep(&self, share: u64, now: Timestamp, describe: impl FnOnce() -> (String, Event)) {
-        let place = usize::try_from(share % BUDGETS).unwrap_or_default();
-        if !self.budgets[place].spend(now) {
+        let index = usize::try_from(share % BUDGETS).unwrap_or_default();
+        if !self.budgets[index].spend(now) {
             return;
         }
         if !self.budget.spend(now) {

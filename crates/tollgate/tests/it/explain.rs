@@ -368,8 +368,8 @@ fn a_share_of_one_key_is_refused() {
 }
 
 /// The story: `explain` of an address said that nothing denies it, while the limit for its POST requests denied each of
-/// them. The counter of a limit that may apply to a request with more attributes is in the explanation, and no look at it
-/// charges it.
+/// them. The counter of a limit that may apply to a request with more attributes is in the explanation, and a look
+/// charges nothing.
 #[test]
 fn a_limit_that_may_apply_shows_its_counter() {
     let engine = engine(

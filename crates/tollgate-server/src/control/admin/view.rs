@@ -277,7 +277,7 @@ struct ExplainedView<'a> {
     effective_override: Option<ExpiringOverrideView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<StateView>,
-    /// What remains for the key where the limit does not apply, but may apply to a request with further attributes.
+    /// The counter of the key where the limit does not apply, but may apply to a request with further attributes.
     #[serde(skip_serializing_if = "Option::is_none")]
     counter: Option<StateView>,
     unmet: Vec<String>,

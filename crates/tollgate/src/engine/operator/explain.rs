@@ -145,9 +145,9 @@ impl<S: Store> Operator<'_, S> {
             let is_on = |limit: &Limit| overrides.mode_of(limit).0 != Mode::Off;
             let open = policy.open_matches(request.first(), &matches, is_on);
             let asked = AskedLimits { active: &active, request, overrides };
-            let (met, failure) = self.looked(&asked, matches, &unpriced, now).await;
+            let (met, failure) = self.inspect(&asked, matches, &unpriced, now).await;
             let (open, open_failure) =
-                if open.is_empty() { (Vec::new(), None) } else { self.looked(&asked, open, &[], now).await };
+                if open.is_empty() { (Vec::new(), None) } else { self.inspect(&asked, open, &[], now).await };
             let is_superseded = [failure, open_failure].contains(&Some(StoreFailure::Superseded));
             if attempt < ATTEMPTS && is_superseded {
                 continue;
@@ -158,7 +158,7 @@ impl<S: Store> Operator<'_, S> {
     }
 
     /// Looks at the counters of limits. Returns why the store did not answer, if it did not.
-    async fn looked(
+    async fn inspect(
         self,
         asked: &AskedLimits<'_, '_>,
         mut matches: Matches,

@@ -119,7 +119,7 @@ fn explained(answer: &Value, meant: Option<&str>, moment: Moment) -> Sentences {
     let limits = list(answer, "limits");
     let applying = limits.iter().filter(|limit| limit["applies"] == true);
     let denies = |state: &Value| state["allowed"] == false && state["mode"] == "enforce";
-    let is_used_up = |limit: &Value| denies(numbers(limit)) && numbers(limit)["remaining"] == 0;
+    let is_used_up = |limit: &Value| denies(counter_of(limit)) && counter_of(limit)["remaining"] == 0;
     let of_row = limits.iter().find(|limit| Some(text(limit, "name")) == meant && is_used_up(limit));
     let open = limits.iter().find(|limit| denies(&limit["counter"]));
     let denying = applying.clone().find(|limit| denies(&limit["state"]));
@@ -136,7 +136,7 @@ fn explained(answer: &Value, meant: Option<&str>, moment: Moment) -> Sentences {
         let names = missing(answer, text(limit, "name"));
         (format!("That depends on {names}: where it applies, {}.", denied_by(limit, moment)), Tone::Bad)
     } else if answer["allowed"] == true {
-        passing(answer, meant)
+        all_clear(answer, meant)
     } else if answer["allowed"] == false {
         ("Yes, such a request is denied now.".to_owned(), Tone::Bad)
     } else {
@@ -174,12 +174,12 @@ fn explained(answer: &Value, meant: Option<&str>, moment: Moment) -> Sentences {
 
 /// The sentence about a request that passes now. It is good news only if nothing is in doubt, and no such request was
 /// denied in the last two minutes.
-fn passing(answer: &Value, meant: Option<&str>) -> (String, Tone) {
+fn all_clear(answer: &Value, meant: Option<&str>) -> (String, Tone) {
     let given = &answer["as_given"];
     let open = list(answer, "incomplete").iter().find(|limit| Some(text(limit, "limit")) != meant);
     let limits = list(answer, "limits").iter();
     let recent = limits.clone().find(|limit| limit["last_denied"]["denials"].is_u64());
-    let tiers = limits.clone().find(|limit| !list(numbers(limit), "open_tiers").is_empty());
+    let tiers = limits.clone().find(|limit| !list(counter_of(limit), "open_tiers").is_empty());
     if let Some(limit) = recent {
         let (name, last) = (text(limit, "name"), last_denied(limit).unwrap_or_default());
         return (format!("Such a request passes now, but limit {name} has denied some: {last}."), Tone::Warn);
@@ -190,12 +190,12 @@ fn passing(answer: &Value, meant: Option<&str>) -> (String, Tone) {
     if let Some(limit) = open {
         let (name, names) = (text(limit, "limit"), joined(limit, "depends_on"));
         let sentence = format!(
-            "Perhaps not: with these attributes alone it passes now, and whether limit {name} applies depends on {names}."
+            "Perhaps not: with these attributes alone it passes now; whether limit {name} applies depends on {names}."
         );
         return (sentence, Tone::Warn);
     }
     if let Some(limit) = tiers {
-        let (name, names) = (text(limit, "name"), joined(numbers(limit), "open_tiers"));
+        let (name, names) = (text(limit, "name"), joined(counter_of(limit), "open_tiers"));
         let sentence =
             format!("Perhaps not: without {names} it passes now, and with one limit {name} counts it apart.");
         return (sentence, Tone::Warn);
@@ -221,13 +221,13 @@ fn passing(answer: &Value, meant: Option<&str>) -> (String, Tone) {
 }
 
 /// The counter of a limit that applies, or may apply to a request with further attributes.
-fn numbers(limit: &Value) -> &Value {
+fn counter_of(limit: &Value) -> &Value {
     if limit["applies"] == true { &limit["state"] } else { &limit["counter"] }
 }
 
 /// Which limit denies, and until when.
 fn denied_by(limit: &Value, moment: Moment) -> String {
-    let state = numbers(limit);
+    let state = counter_of(limit);
     let wait = state["retry_after_ms"].as_u64().or(state["next_unit_after_ms"].as_u64());
     let end = wait.map_or_else(String::new, |wait| format!("; it passes again {}", moment.after(wait)));
     format!("limit {} denies it: {}{end}", text(limit, "name"), left(state))

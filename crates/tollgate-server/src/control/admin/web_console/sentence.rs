@@ -351,9 +351,9 @@ mod tests {
             ),
             (with("as_given", json!({ "allowed": false, "limits": ["b"] })), Tone::Warn, "it is denied: b."),
         ] {
-            let said = sentences(&intent, &answer, NOW);
-            assert_eq!(said.tone, tone, "{said:?}");
-            assert!(said.first.contains(words), "{said:?}");
+            let given = sentences(&intent, &answer, NOW);
+            assert_eq!(given.tone, tone, "{given:?}");
+            assert!(given.first.contains(words), "{given:?}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a policy changes compared with another, as JSON.
+//! The changes that a policy makes to another, as JSON.
 
 use serde::Serialize;
 use tollgate::policy::{Change, Difference, FieldChange};

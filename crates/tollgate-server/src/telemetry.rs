@@ -230,7 +230,7 @@ impl Meter {
         }
         self.top.record(request, decision, now);
         if !decision.is_allowed() {
-            self.recent.keep(now, || {
+            self.recent.keep(self.recent.share_of(decision), now, || {
                 let key = decision.cause().map(|status| top::key_of(status.limit, request));
                 (key.unwrap_or_default(), events::event(request, decision, protocol, now))
             });
@@ -297,18 +297,23 @@ impl Meter {
 
     /// The most frequent keys of the last one or two minutes, in descending order. An estimate is too high only by the
     /// error of sampling. Limits with a single counter for all requests have no keys, and are not included.
-    pub(crate) fn top(&self, most: usize) -> Vec<TopKey> {
-        self.top.list(most)
+    pub(crate) fn top(&self, most: usize, now: Timestamp) -> Vec<TopKey> {
+        self.top.list(most, now)
     }
 
     /// The instant since which [`Self::top`] counts.
-    pub(crate) fn top_since(&self) -> Timestamp {
-        self.top.since()
+    pub(crate) fn top_since(&self, now: Timestamp) -> Timestamp {
+        self.top.since(now)
     }
 
     /// The latest denial of a request with this key by a limit, if it is remembered.
-    pub(crate) fn last_denial(&self, limit: &Limit, request: &CheckRequest<'_>) -> Option<LastDenial> {
-        if let Some((denial, recent)) = self.top.last_denial(limit, request) {
+    pub(crate) fn last_denial(
+        &self,
+        limit: &Limit,
+        request: &CheckRequest<'_>,
+        now: Timestamp,
+    ) -> Option<LastDenial> {
+        if let Some((denial, recent)) = self.top.last_denial(limit, request, now) {
             return Some(LastDenial { denial, recent });
         }
         let event = self.recent.last(limit.name(), &top::key_of(limit, request))?;
@@ -319,6 +324,11 @@ impl Meter {
     /// The denials since an instant, oldest first, as far as they are remembered.
     pub(crate) fn denials_since(&self, at: Timestamp) -> Vec<Arc<Event>> {
         self.recent.since(at)
+    }
+
+    /// The instant up to which keys were denied of which no denial is remembered, if there are such keys.
+    pub(crate) fn denials_forgotten_until(&self) -> Option<Timestamp> {
+        self.recent.forgotten_until()
     }
 
     /// Decisions from now on, while the receiver lives, at most [`live::EVENTS_PER_SECOND`].

@@ -396,8 +396,8 @@ pub struct TailArguments {
     /// Only decisions that a limit in shadow would have denied
     #[arg(long, conflicts_with_all = ["verdict", "denied"])]
     pub would_deny: bool,
-    /// Begin with the denials of the last DURATION, such as 10m; the server remembers up to 1,000, of each second up to
-    /// 50
+    /// Begin with the denials of the last DURATION, such as 10m; the server remembers up to 1,000, and where there were
+    /// more, the latest of each key
     #[arg(long, value_name = "DURATION", requires = "denied")]
     pub since: Option<String>,
     /// Only decisions of this limit; may be given several times

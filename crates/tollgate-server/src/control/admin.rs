@@ -18,14 +18,15 @@ mod route;
 mod tail;
 mod token;
 mod view;
+mod policy_change;
 pub(crate) mod web_console;
 mod wording;
 
+pub(crate) use policy_change::{changes, fields};
 pub(crate) use reply::{AdminClient, respond};
 #[allow(unreachable_pub, reason = "the command line exports it")]
 pub use token::GivenToken;
 pub(crate) use token::{Credentials, TokenSettings, credentials};
-pub(crate) use view::{changes, fields};
 
 use std::net::SocketAddr;
 use std::sync::Arc;

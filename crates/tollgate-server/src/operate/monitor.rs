@@ -1,7 +1,7 @@
 //! `top` and `tail`: live views of a running server. On a terminal q or Ctrl-C ends them. Without a terminal they write
 //! lines.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use http_body_util::BodyExt;
@@ -168,7 +168,11 @@ impl TopFrame<'_> {
             console.line("a request counts once for each limit that applies to it");
         }
         if keys.is_empty() {
-            let what = if list(answer, "keys").is_empty() { "was counted yet" } else { "passes the filter" };
+            let what = if list(answer, "keys").is_empty() {
+                "was counted in the last two minutes"
+            } else {
+                "passes the filter"
+            };
             console.line(format_args!("no key {what}"));
         }
         if keys.len() > shown.len() {
@@ -305,7 +309,7 @@ pub(super) async fn tail(arguments: &TailArguments, console: &mut Console) -> Re
         (false, true) => "&would_deny=true",
         (false, false) => "",
     };
-    let since = since(arguments.since.as_deref())?;
+    let since = since(arguments)?;
     let path = format!("/admin/v1/tail?{}{which}{since}", arguments.nodes.query());
     let mut lines = Lines { body: client.open(&path).await?, rest: Vec::new() };
     let mut screen = Screen::open();
@@ -322,6 +326,12 @@ pub(super) async fn tail(arguments: &TailArguments, console: &mut Console) -> Re
             return Err("the server has ended the view; it may have stopped, or an hour is over".to_owned());
         };
         if !filter.shows(&line) {
+            continue;
+        }
+        if line["past"].is_u64() && !arguments.server.json {
+            if let Some(notice) = totals.nothing_past(&line) {
+                console.warning(notice);
+            }
             continue;
         }
         totals.add(&line);
@@ -343,8 +353,15 @@ pub(super) async fn tail(arguments: &TailArguments, console: &mut Console) -> Re
 }
 
 /// The parameter of the query for denials that were made before.
-fn since(given: Option<&str>) -> Result<String, String> {
-    let Some(text) = given else { return Ok(String::new()) };
+fn since(arguments: &TailArguments) -> Result<String, String> {
+    let Some(text) = &arguments.since else { return Ok(String::new()) };
+    if arguments.would_deny || arguments.verdict == Some(TailVerdict::Allow) {
+        return Err(
+            "--since: the server remembers denials only; accepted: --since with --denied. `tollgate policy diff CANDIDATE \
+             --live --last 1h` says what a limit would have denied, where CANDIDATE is the policy that enforces it"
+                .to_owned(),
+        );
+    }
     match duration(text) {
         Ok(_) => Ok(format!("&since={text}")),
         Err(_) => Err("--since: not a duration; accepted: 90s, 10m or 1h30m".to_owned()),
@@ -356,15 +373,31 @@ fn since(given: Option<&str>) -> Result<String, String> {
 struct TailTotals {
     allowed: u64,
     denied: u64,
+    /// The nodes of which it has shown decisions.
+    nodes: HashSet<String>,
 }
 
 impl TailTotals {
     fn add(&mut self, event: &Value) {
+        self.nodes.insert(text(event, "node").to_owned());
         match event["allowed"].as_bool() {
             Some(true) => self.allowed += 1,
             Some(false) => self.denied += 1,
             None => {}
         }
+    }
+
+    /// The notice at the end of the denials that were made before, if none of them was shown.
+    fn nothing_past(&self, line: &Value) -> Option<String> {
+        if self.nodes.contains(text(line, "node")) {
+            return None;
+        }
+        let of = line["node"].as_str().map_or_else(String::new, |node| format!(" by {}", plain(node)));
+        let reach = line["forgotten_until"].as_str().map_or_else(
+            || "and none is forgotten".to_owned(),
+            |at| format!("and keys that were last denied before {} may be forgotten", plain(at)),
+        );
+        Some(format!("no such denial is remembered{of}, {reach}"))
     }
 }
 
@@ -516,7 +549,7 @@ mod tests {
         assert!(!frame(&second, &counts(&first), 1).contains("all  "));
         assert!(
             frame(&serde_json::json!({ "at": "T", "keys": [] }), &KeyDecisions::new(), 5)
-                .contains("no key was counted yet")
+                .contains("no key was counted in the last two minutes")
         );
     }
 
@@ -596,6 +629,10 @@ mod tests {
         let shadow = serde_json::json!({ "at": "T", "wire": "rls", "allowed": true, "limit": "per-key",
             "would_deny": ["new", "newer"], "attributes": {} });
         assert!(event(&shadow).contains("allow (new, newer would deny)"), "{}", event(&shadow));
+        // Regression: a denial hid what a limit in shadow would have done.
+        let both = serde_json::json!({ "at": "T", "wire": "http", "allowed": false, "limit": "per-key",
+            "would_deny": ["new"], "attributes": {}, "retry_after_ms": 412, "source": "exact" });
+        assert!(event(&both).contains("DENY, retry in 412 ms (new would deny)  per-key"), "{}", event(&both));
         assert!(event(&serde_json::json!({ "missed": 7 })).contains("7 decisions"));
         // Regression: a request to which no limit applied looked like any other, and one that can never pass looked
         // like one to retry.

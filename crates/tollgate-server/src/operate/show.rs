@@ -71,7 +71,27 @@ fn doubts(answer: &Value, console: &mut Console) {
     for limit in list(answer, "incomplete") {
         let names: Vec<&str> = list(limit, "depends_on").iter().filter_map(Value::as_str).collect();
         let (limit, names) = (text(limit, "limit"), names.join(" and "));
-        console.line(plain(&format!("incomplete: whether {limit} applies depends on {names}")));
+        let explained = list(answer, "limits").iter().find(|explained| text(explained, "name") == limit);
+        let denies = explained.is_some_and(|explained| {
+            explained["counter"]["allowed"] == false && explained["counter"]["mode"] == "enforce"
+        });
+        let then = if denies { "; where it applies, it denies now" } else { "" };
+        console.line(plain(&format!("incomplete: whether {limit} applies depends on {names}{then}")));
+    }
+}
+
+/// The remaining quota of a limit that applies, or may apply to a request with more attributes.
+fn counter_of(limit: &Value) -> &Value {
+    if limit["state"].is_object() { &limit["state"] } else { &limit["counter"] }
+}
+
+/// Prints that no denial is remembered, if some are forgotten.
+fn forgotten(answer: &Value, console: &mut Console) {
+    if let Some(at) = answer["denials_forgotten_until"].as_str() {
+        console.line(format_args!(
+            "no denial of it is remembered; keys that were last denied before {} may be forgotten",
+            plain(at)
+        ));
     }
 }
 
@@ -102,6 +122,9 @@ fn verdict(answer: &Value, console: &mut Console) {
         (None, _) => "whether such a call passes now depends on the limit that it carries",
         (Some(true), true) => "such a call passes now, whatever limit it carries",
         (Some(false), true) => "such a call is denied now",
+        (Some(true), false) if !list(answer, "incomplete").is_empty() => {
+            "a request with these attributes alone passes now"
+        }
         (Some(true), false) if answer["no_limit_applies"] != true => "such a request passes now",
         (Some(true), false) if calls.is_empty() => {
             "such a request passes now: no limit applies to it, so it is not counted"
@@ -140,7 +163,7 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
     let rows: Vec<Vec<String>> = limits
         .iter()
         .map(|limit| {
-            let state = &limit["state"];
+            let state = counter_of(limit);
             vec![
                 cell(text(limit, "name")),
                 left(state),
@@ -156,8 +179,8 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
         .collect();
     console.line("");
     lines(&["limit", "left", "counter", "next unit in", "all back in", "mode", "source"], &rows, console);
-    for limit in limits.iter().filter(|limit| limit["state"]["refused_for_ms"].is_u64()) {
-        let (name, state) = (plain(text(limit, "name")), &limit["state"]);
+    for limit in limits.iter().filter(|limit| counter_of(limit)["refused_for_ms"].is_u64()) {
+        let (name, state) = (plain(text(limit, "name")), counter_of(limit));
         let (rest, passes) = (seconds(state, "refused_for_ms"), seconds(state, "retry_after_ms"));
         console.line(format_args!(
             "{name}: refuses the key for another {rest} (block_for); the request passes in {passes}"
@@ -167,7 +190,8 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
         if let Some(last) = last_denied(limit) {
             console.line(format_args!("{}: {last}", plain(text(limit, "name"))));
         }
-        let open: Vec<&str> = list(&limit["state"], "open_tiers").iter().filter_map(Value::as_str).collect();
+        let open: Vec<&str> =
+            list(counter_of(limit), "open_tiers").iter().filter_map(Value::as_str).collect();
         if !open.is_empty() {
             let (name, open) = (plain(text(limit, "name")), plain(&open.join(" and ")));
             console.line(format_args!(
@@ -175,6 +199,7 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
             ));
         }
     }
+    forgotten(answer, console);
     digests(answer, console);
     answers(answer, console);
 }
@@ -246,6 +271,7 @@ pub(super) fn explanation(answer: &Value, console: &mut Console) {
     if let Some(more) = answer["left_off"].as_u64().filter(|more| *more > 0) {
         console.line(format_args!("\nand {more} more limits that do not apply"));
     }
+    forgotten(answer, console);
     digests(answer, console);
     answers(answer, console);
 }
@@ -537,15 +563,15 @@ pub(super) fn event(event: &Value, console: &Console) -> String {
         return format!("{node}is missing: {}", plain(problem));
     }
     let what = match (event["allowed"] == true, event["retry_after_ms"].as_u64()) {
-        (true, _) if !list(event, "would_deny").is_empty() => {
-            let names: Vec<&str> = list(event, "would_deny").iter().filter_map(Value::as_str).collect();
-            format!("allow ({} would deny)", plain(&names.join(", ")))
-        }
         (true, _) => "allow".to_owned(),
         (false, Some(_)) => format!("DENY, retry in {}", seconds(event, "retry_after_ms")),
         (false, None) if text(event, "verdict") == "never" => "DENY, can never pass".to_owned(),
         (false, None) => "DENY".to_owned(),
     };
+    let names: Vec<&str> = list(event, "would_deny").iter().filter_map(Value::as_str).collect();
+    let also =
+        if names.is_empty() { String::new() } else { format!(" ({} would deny)", plain(&names.join(", "))) };
+    let what = format!("{what}{also}");
     let style = if event["allowed"] == true { Style::Good } else { Style::Bad };
     let what = console.painted(&format!("{what:<24}"), style);
     let reason = match text(event, "reason") {

@@ -67,7 +67,9 @@ impl Meter {
             self.publish(now, || event(verdict, protocol, now));
         }
         if !verdict.is_allowed {
-            self.recent.keep(now, || (String::new(), event(verdict, protocol, now)));
+            let denied = verdict.keys.iter().find(|key| key.is_denied).or(verdict.keys.first());
+            let share = self.recent.share(denied.map(|key| (key.limit, key.attributes)));
+            self.recent.keep(share, now, || (String::new(), event(verdict, protocol, now)));
         }
         if let Some(tracer) = self.tracer.get() {
             tracer.record_compat(verdict, protocol, now);

@@ -149,7 +149,7 @@ fn traffic_adds_no_series() {
     assert_eq!(before, after);
     assert!(after.len() < 200, "{}", after.len());
     assert!(!page.contains("k99999"));
-    assert!(service.meter.top(usize::MAX).len() <= 2 * sketch::PLACES);
+    assert!(service.meter.top(usize::MAX, time.now()).len() <= 2 * sketch::PLACES);
 }
 
 /// A policy of any size has a bounded number of series, and nothing is lost: limits without their own series are
@@ -214,17 +214,17 @@ fn the_top_keys_are_named() {
         ask(&service, &[("api_key", key), ("tenant", "acme")], Protocol::Http, time.now());
         time.advance(Duration::from_millis(1));
     }
-    let top = service.meter.top(10);
+    let top = service.meter.top(10, time.now());
     assert_eq!([top[0].since.since(start), top[1].since.since(start)].map(Ticks::ceil_millis), [1, 0]);
     let expected = [("tenant=acme api_key=k1", 20, 17), (r"tenant=acme api_key=evil\n\u{1b}[2J", 10, 7)];
     let found: Vec<(&str, u64, u64)> =
         top.iter().map(|key| (key.key.as_str(), key.decisions, key.denied)).collect();
     assert_eq!(found, expected);
     assert!(top.iter().all(|key| key.limit == "a"));
-    assert_eq!(service.meter.top(1).len(), 1);
+    assert_eq!(service.meter.top(1, time.now()).len(), 1);
     time.advance(Duration::from_secs(200));
     ask(&service, &[("api_key", "later"), ("tenant", "acme")], Protocol::Http, time.now());
-    assert_eq!(service.meter.top(10).len(), 1, "what was long ago is forgotten");
+    assert_eq!(service.meter.top(10, time.now()).len(), 1, "what was long ago is forgotten");
 }
 
 /// A limit in shadow appears, and denies no request.
@@ -235,7 +235,7 @@ fn the_top_keys_of_a_limit_in_shadow_are_not_denied() {
     for _ in 0..5 {
         ask(&service, &[("api_key", "k1")], Protocol::Http, time.now());
     }
-    let top = service.meter.top(1);
+    let top = service.meter.top(1, time.now());
     assert_eq!((top[0].decisions, top[0].denied, top[0].would_deny), (5, 0, 4));
     assert_eq!(top[0].last_denial, None);
 }
@@ -255,7 +255,7 @@ fn a_key_has_one_row_after_shadow_becomes_enforce() {
     let enforced = compiled(&policy.replace("shadow", "enforce"));
     service.replace(Rules::Native(enforced), time.now()).unwrap();
     four_requests();
-    let top = service.meter.top(10);
+    let top = service.meter.top(10, time.now());
     assert_eq!(top.len(), 1, "{top:?}");
     assert_eq!((top[0].decisions, top[0].denied, top[0].would_deny), (8, 3, 3));
 }
@@ -272,18 +272,86 @@ fn denials_are_remembered() {
     let mut request = CheckRequest::new();
     request.push("k", "x").unwrap();
     let policy = service.engine.policy();
-    let last = service.meter.last_denial(&policy.limits()[0], &request).unwrap();
+    let last = service.meter.last_denial(&policy.limits()[0], &request, time.now()).unwrap();
     assert_eq!((last.recent, last.denial.at), (2, start));
     assert!(last.denial.retry_after.is_some());
-    assert_eq!(service.meter.denials_since(start).len(), 50);
+    assert_eq!(service.meter.denials_since(start).len() as u64, 2 + recent::KEPT_PER_SECOND_OF_KEY);
     time.advance(Duration::from_secs(300));
     for second in 0..3 {
         time.advance(Duration::from_secs(100));
         ask(&service, &[("k", &format!("{second}"))], Protocol::Http, time.now());
     }
-    let later = service.meter.last_denial(&policy.limits()[0], &request).unwrap();
+    let later = service.meter.last_denial(&policy.limits()[0], &request, time.now()).unwrap();
     assert_eq!((later.recent, later.denial.at), (0, start));
     assert!(service.meter.denials_since(time.now()).is_empty());
+}
+
+/// The story: one client with 400 denials a second erased the denials of all others within 20 s, when an incident made
+/// them matter. A client displaces its own denials, also where the denying limit has one counter for all.
+#[test]
+fn a_noisy_client_displaces_its_own_denials() {
+    for limits in [
+        "limits: [{name: a, by: [k], rate: 1/h}]",
+        "limits: [{name: of-k, by: [k], rate: 1M/h}, {name: a, rate: 1/h}]",
+    ] {
+        let time = ManualClock::new();
+        let service = service(&time, limits);
+        let start = time.now();
+        let ask = |key: &str| ask(&service, &[("k", key)], Protocol::Http, time.now());
+        (0..3).for_each(|_| drop(ask("quiet")));
+        for _ in 0..300 {
+            time.advance(Duration::from_secs(1));
+            (0..400).for_each(|_| drop(ask("noisy")));
+        }
+        // It is denied in the same second as the noisy client.
+        for late in ["late-1", "late-2", "late-3", "late-4"] {
+            (0..2).for_each(|_| drop(ask(late)));
+        }
+        let all = service.meter.denials_since(start);
+        let of = |key: &str| all.iter().filter(|event| event.attributes[0].1.starts_with(key)).count();
+        // One that has its budget in common with the noisy client may be missing.
+        assert!(of("quiet") == 2 && of("late") >= 2 && of("noisy") >= 900, "{limits}");
+        assert!(all.len() <= 1_000 && all.is_sorted_by_key(|event| event.at));
+        assert_eq!(of("quiet") + of("late") + of("noisy"), all.len());
+    }
+}
+
+/// With more keys than there is room for, the oldest are forgotten, and the memory says how far it reaches.
+#[test]
+fn the_memory_of_denials_says_how_far_it_reaches() {
+    let time = ManualClock::new();
+    let service = service(&time, "limits: [{name: a, by: [k], rate: 1/h}]");
+    let start = time.now();
+    assert_eq!(service.meter.denials_forgotten_until(), None);
+    for n in 0..1_500 {
+        (0..2).for_each(|_| drop(ask(&service, &[("k", &n.to_string())], Protocol::Http, time.now())));
+        time.advance(Duration::from_secs(1));
+    }
+    assert_eq!(service.meter.denials_since(start).len(), 1_000);
+    let reach = service.meter.denials_forgotten_until().unwrap();
+    assert_eq!(reach.since(start).ceil_seconds(), 499);
+    assert!(service.meter.denials_since(start)[0].at > reach);
+}
+
+/// The story: on a server without traffic, `top` showed keys of five minutes ago as those of the last two minutes.
+#[test]
+fn counts_become_old_without_traffic() {
+    for start in [0, 1, 59] {
+        let time = ManualClock::starting_at(Timestamp::from_unix_seconds(1_700_000_040 + start));
+        let service = service(&time, "limits: [{name: a, by: [k], rate: 1/h}]");
+        (0..2).for_each(|_| drop(ask(&service, &[("k", "x")], Protocol::Http, time.now())));
+        time.advance(Duration::from_secs(60));
+        assert_eq!(service.meter.top(9, time.now()).len(), 1, "it is of the last two minutes");
+        time.advance(Duration::from_secs(59));
+        // A look in between makes nothing younger.
+        let _ = service.meter.top(9, time.now());
+        time.advance(Duration::from_secs(1));
+        assert!(service.meter.top(9, time.now()).is_empty());
+        let request = CheckRequest::new().with("k", "x").unwrap();
+        let policy = service.engine.policy();
+        let last = service.meter.last_denial(&policy.limits()[0], &request, time.now()).unwrap();
+        assert_eq!(last.recent, 0, "the denial itself is remembered for longer");
+    }
 }
 
 /// Under load, keys are sampled, and the estimates stay near the true counts.
@@ -301,7 +369,7 @@ fn estimates_under_load_are_near() {
         };
         ask(&service, &[("k", key)], Protocol::Http, time.now());
     }
-    let top = service.meter.top(3);
+    let top = service.meter.top(3, time.now());
     let truths = [("k=most", 55_000_u64), ("k=often", 20_000), ("k=seldom", 5_000)];
     for (key, (name, truth)) in top.iter().zip(truths) {
         assert_eq!(key.key, name);

@@ -143,16 +143,27 @@ impl Top {
         }
     }
 
+    /// The windows as they are now: counts become old without traffic, too.
+    fn windows_at(&self, now: Timestamp) -> MutexGuard<'_, Windows> {
+        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        windows.turn(now.unix_micros() / TICKS_PER_SECOND);
+        windows
+    }
+
     /// The start of the counts.
-    pub(super) fn since(&self) -> Timestamp {
-        let windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
-        Timestamp::from_unix_seconds(windows.begin())
+    pub(super) fn since(&self, now: Timestamp) -> Timestamp {
+        Timestamp::from_unix_seconds(self.windows_at(now).begin())
     }
 
     /// The latest denial of a request by a limit, and the number of denials of its key since [`Self::since`].
-    pub(super) fn last_denial(&self, limit: &Limit, request: &CheckRequest<'_>) -> Option<(Denial, u64)> {
+    pub(super) fn last_denial(
+        &self,
+        limit: &Limit,
+        request: &CheckRequest<'_>,
+        now: Timestamp,
+    ) -> Option<(Denial, u64)> {
         let key = key_of(limit, request);
-        let windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        let windows = self.windows_at(now);
         let entries = windows.previous.entries().chain(windows.current.entries());
         let of_key = entries.filter(|entry| entry.limit == limit.name() && entry.key == key);
         let (mut last, mut denied) = (None, 0);
@@ -164,8 +175,8 @@ impl Top {
     }
 
     /// The most frequent keys, in descending order.
-    pub(super) fn list(&self, most: usize) -> Vec<TopKey> {
-        let windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn list(&self, most: usize, now: Timestamp) -> Vec<TopKey> {
+        let windows = self.windows_at(now);
         let mut found: HashMap<ListedKey<'_>, TopKey> = HashMap::new();
         for entry in windows.previous.entries().chain(windows.current.entries()) {
             let key = found.entry(ListedKey::of(entry)).or_insert_with(|| TopKey {
@@ -228,15 +239,16 @@ impl Windows {
         if self.previous.entries().next().is_some() { self.previous_since } else { self.since }
     }
 
-    /// Starts a new sketch when the current one is old, and drops the previous one.
+    /// Starts a new sketch when a new window has begun, and drops the previous one. Windows begin at whole multiples of
+    /// their length, so that no count is older than two of them.
     fn turn(&mut self, second: u64) {
-        let age = second.saturating_sub(self.since);
-        if age < WINDOW_SECONDS {
+        let passed = (second / WINDOW_SECONDS).saturating_sub(self.since / WINDOW_SECONDS);
+        if passed == 0 {
             return;
         }
         std::mem::swap(&mut self.current, &mut self.previous);
         self.current.clear();
-        if age >= TOP_WINDOW_SECONDS {
+        if passed > 1 {
             self.previous.clear();
         }
         (self.previous_since, self.since) = (self.since, second);

@@ -89,8 +89,12 @@ fn past_denials_are_remembered() {
     assert_eq!(past.lines().filter(|line| line.contains("DENY, retry in ")).count(), 2, "{past}");
     // An operator knows the key or the address, and not how the request was sent.
     for (attribute, lines) in [("api_key=busy", 2), ("api_key=calm", 0)] {
-        let past = said(&["tail", attribute, "--denied", "--since", "10m", "--once"]);
-        assert_eq!(past.lines().count(), lines, "{attribute}: {past}");
+        let output =
+            operate(&server, &["tail", attribute, "--denied", "--since", "10m", "--once"]).output().unwrap();
+        assert_eq!(stdout(&output).lines().count(), lines, "{attribute}: {output:?}");
+        // The story: an empty answer looked like one about a client that was never denied.
+        let notice = "no such denial is remembered, and none is forgotten";
+        assert_eq!(stderr(&output).contains(notice), lines == 0, "{attribute}: {output:?}");
     }
     let top = said(&["top", "--once", "--denied", "--json"]);
     let top: serde_json::Value = serde_json::from_str(&top).unwrap();
@@ -146,6 +150,26 @@ fn a_view_on_a_terminal() {
         assert_eq!(child.wait().unwrap().code(), Some(0), "{view}");
         assert_eq!(tcgetattr(&slave).unwrap().local_modes, before, "{view} left the terminal as it was");
     }
+}
+
+/// The story: `tail --would-deny --since` was refused with the name of a parameter of the API, and `DENY` hid what a
+/// limit in shadow would have done.
+#[test]
+fn past_decisions_of_a_shadow_are_elsewhere() {
+    let server =
+        server("limits: [{name: old, by: [ip], rate: 1/h}, {name: new, by: [ip], rate: 1/h, mode: shadow}]");
+    let output = operate(&server, &["tail", "--would-deny", "--since", "5m", "--once"]).output().unwrap();
+    let text = stderr(&output);
+    assert!(
+        text.contains("--since: the server remembers denials only; accepted: --since with --denied"),
+        "{text}"
+    );
+    assert!(text.contains("policy diff CANDIDATE --live --last 1h"), "{text}");
+    for _ in 0..2 {
+        server.check(r#"{"attributes":{"ip":"192.0.2.1"}}"#);
+    }
+    let past = stdout(&operate(&server, &["tail", "--denied", "--since", "5m", "--once"]).output().unwrap());
+    assert!(past.contains("DENY, retry in ") && past.contains(" (new would deny)  old "), "{past}");
 }
 
 /// A view gets notice that the server stops, and does not keep it from stopping.

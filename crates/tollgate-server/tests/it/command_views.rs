@@ -49,6 +49,27 @@ fn templates_of_paths_are_explained_as_the_gateway_decides() {
     assert_eq!([ask(), ask(), ask()], [200, 200, 429]);
 }
 
+/// The story: a limit denied the POST requests of an address, and `get` of that address said that a request passes, and
+/// not a word of the limit. It shows the counter, and says on what it depends.
+#[test]
+fn a_limit_that_may_apply_is_shown() {
+    let server = server("limits: [{name: writes, by: [ip], when: {method: POST}, rate: 2/h}]");
+    for _ in 0..3 {
+        server.check(r#"{"attributes":{"ip":"192.0.2.1","method":"POST"}}"#);
+    }
+    let incomplete =
+        "incomplete: whether writes applies depends on method; where it applies, it denies now\n";
+    let expected =
+        [incomplete, "a request with these attributes alone passes now", "0 of 2", "writes: last denied "];
+    says(&server, "get ip=192.0.2.1", &expected);
+    let expected = [incomplete, "  - where it applies: 0 of 2 are left: it admits", "  - last denied "];
+    says(&server, "explain ip=192.0.2.1", &expected);
+    says(&server, "get ip=192.0.2.2", &["incomplete: whether writes applies depends on method\n", "2 of 2"]);
+    let shown = shown(&server, "get ip=192.0.2.1");
+    assert_eq!((&shown["allowed"], &shown["limits"][0]["applies"]), (&json!(true), &json!(false)));
+    assert_eq!(shown["limits"][0]["counter"]["remaining"], 0);
+}
+
 /// The story: another program's file was changed, and `reload` said "reloaded" and not what; from a policy to such a file it said that
 /// a limit was added that is in no file. It names rules, and so do the numbers.
 #[test]

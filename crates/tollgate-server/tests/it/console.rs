@@ -318,6 +318,63 @@ fn am_i_limited() {
     assert!(wrong.status == 400 && wrong.json()["sentence"].as_str().unwrap().contains("api_key=k1 path="));
 }
 
+/// The story: a limit denied the POST requests of a client. Its row said so, and what the row opened was green: "such a
+/// request passes now". The console says what `explain` says, and a row of a limit shows the counter of that limit.
+#[test]
+fn a_client_that_is_denied_gets_no_all_clear() {
+    let server = server(
+        "limits: [{name: writes, by: [ip], when: {method: POST}, rate: 2/h}, {name: all, by: [ip], rate: 100/h}]",
+    );
+    let visitor = Visitor::logged_in(&server, TOKEN);
+    let about = |question: &str| {
+        let path = format!("/console/subject?{question}");
+        let headers = format!("Cookie: {}\r\nAccept: application/json\r\n", visitor.cookie);
+        sent(&server, "GET", &path, &headers, "").json()
+    };
+    let row = "attributes=%7B%22ip%22%3A%22192.0.2.1%22%7D&limit=writes";
+    let fresh = about(row);
+    assert_eq!(fresh["sentence"], "No, such a request passes now: limit writes has 2 of 2 left.");
+    assert_eq!(fresh["tone"], "good");
+    for _ in 0..4 {
+        server.check(r#"{"attributes":{"ip":"192.0.2.1","method":"POST"}}"#);
+    }
+    let opened = about(row);
+    let sentence = opened["sentence"].as_str().unwrap();
+    assert!(sentence.starts_with("Yes, limit writes denies it: 0 of 2 left; it passes again at"), "{opened}");
+    assert_eq!(opened["tone"], "bad");
+    let more = opened["more"].to_string();
+    assert!(more.contains("incomplete: whether writes applies depends on method"), "{more}");
+    assert!(more.contains("limit writes: 0 of 2 left") && more.contains("last denied at 20"), "{more}");
+    assert!(more.contains(", 2 denials since 20"), "{more}");
+    let asked = visitor.act("verb=explain&key=ip%3D192.0.2.1").json();
+    let sentence = asked["sentence"].as_str().unwrap();
+    assert!(
+        sentence.starts_with("That depends on method: where it applies, limit writes denies it"),
+        "{asked}"
+    );
+    assert_eq!(asked["tone"], "bad");
+    // Another client is in doubt, and so is a name that no limit uses.
+    let other = visitor.act("verb=explain&key=ip%3D192.0.2.2").json();
+    assert!(
+        other["sentence"].as_str().unwrap().starts_with("Perhaps not: with these attributes alone"),
+        "{other}"
+    );
+    let unknown = visitor.act("verb=explain&key=adress%3D192.0.2.2").json();
+    assert_eq!((&unknown["tone"], &other["tone"]), (&"warn".into(), &"warn".into()));
+    assert!(unknown["sentence"].as_str().unwrap().contains("no limit uses adress"), "{unknown}");
+    // The tail of refusals begins with those that are over.
+    let mut stream = server.connect();
+    let head = format!(
+        "GET /console/tail?denied=true HTTP/1.1\r\nHost: localhost\r\nCookie: {}\r\n\r\n",
+        visitor.cookie
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let lines = BufReader::new(&stream).lines().map(Result::unwrap);
+    let past: Vec<String> = lines.filter(|line| line.starts_with('{')).take(3).collect();
+    assert!(past[..2].iter().all(|line| line.contains(r#""limit":"writes""#)), "{past:?}");
+    assert_eq!(past[2], r#"{"forgotten_until":null,"past":2}"#);
+}
+
 /// The units that open reservations hold of a limit are shown beside their number.
 #[test]
 fn reserved_units_are_shown() {

@@ -85,7 +85,7 @@ fn every_command_speaks_tls() {
         ("limits", "50 %"),
         ("restore per-key", "the policy holds again"),
         ("reload", ""),
-        ("top --once", "no key was counted yet"),
+        ("top --once", "no key was counted in the last two minutes"),
         ("audit", "block"),
     ];
     for url in [&url, &name] {

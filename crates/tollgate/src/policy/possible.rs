@@ -3,11 +3,11 @@
 
 use smallvec::SmallVec;
 
-use crate::policy::Policy;
 use crate::policy::compared::Replaced;
 use crate::policy::condition::Condition;
 use crate::policy::limit::{BY_MAX, Chosen, Limit, Mode, QuotaIndex, Role, TIER_BY_MAX, TIER_SEPARATOR};
 use crate::policy::unmet::Unmet;
+use crate::policy::{MATCHED_MAX, Match, Matches, Policy};
 use crate::request::{Descriptor, Value};
 
 impl Policy {
@@ -19,6 +19,31 @@ impl Policy {
             self.compared(request, &mut digests).unwrap_or_else(|| request.replaced(std::iter::empty()));
         let may = |limit: &&Limit| limit.mode != Mode::Off && limit.may_count(&request).is_some();
         self.limits.iter().filter(may).collect()
+    }
+
+    /// The limits by key that have no match yet and may count a request with these attributes and others. Each has the
+    /// quota of a request with these attributes alone.
+    pub(crate) fn open_matches(
+        &self,
+        request: &Descriptor<'_>,
+        matches: &Matches,
+        is_on: impl Fn(&Limit) -> bool,
+    ) -> Matches {
+        let mut digests = Replaced::new();
+        let request =
+            self.compared(request, &mut digests).unwrap_or_else(|| request.replaced(std::iter::empty()));
+        let is_matched = |number: u32| matches.iter().any(|matched| matched.limit == number);
+        let open = |(number, limit): (u32, &Limit)| {
+            if limit.by.is_empty() || is_matched(number) || !is_on(limit) {
+                return None;
+            }
+            let by = limit.may_count(&request)?;
+            let quota = limit.chosen(&request).map_or_else(|| limit.default_quota(), |chosen| chosen.quota);
+            // Without the attributes of its cost, the counter is looked at for one unit.
+            let cost = limit.cost_of(&request).unwrap_or(1);
+            quota.is_counted().then_some(Match { limit: number, quota, cost, descriptor: 0, by })
+        };
+        (0u32..).zip(self.limits.iter()).filter_map(open).take(MATCHED_MAX).collect()
     }
 }
 

@@ -366,3 +366,37 @@ fn a_share_of_one_key_is_refused() {
         [Enforcement::Enforced, Enforcement::Shadow]
     );
 }
+
+/// The story: `explain` of an address said that nothing denies it, while the limit for its POST requests denied each of
+/// them. The counter of a limit that may apply to a request with more attributes is in the explanation, and a look
+/// charges nothing.
+#[test]
+fn a_limit_that_may_apply_shows_its_counter() {
+    let engine = engine(
+        "limits: [{name: writes, by: [ip], when: {method: POST}, rate: 2/min}, {name: all, when: {path: /x}, rate: 9/s}, \
+         {name: reads, by: [ip], when: {method: GET}, rate: 7/min, mode: off}]",
+    );
+    let (post, ip) = (of(&[("ip", "192.0.2.1"), ("method", "POST")]), of(&[("ip", "192.0.2.1")]));
+    for left in [1, 0] {
+        assert!(pollster::block_on(engine.check(&post, T0)).is_allowed());
+        for _ in 0..2 {
+            let explanation = explain(&engine, &ip, T0);
+            assert!(explanation.is_allowed() && explanation.meets_no_limit());
+            let writes = explanation.limits.iter().find(|limit| limit.name == "writes").unwrap();
+            assert!(writes.state.is_none());
+            let counter = writes.counter.as_ref().unwrap();
+            assert_eq!((counter.outcome.remaining, counter.outcome.limit), (left, 2));
+            assert_eq!(counter.admits, left > 0);
+            assert_eq!(writes.changes[0], "the request has no method");
+            assert!(writes.changes[1].starts_with("where it applies: "), "{:?}", writes.changes);
+            let others = explanation.limits.iter().filter(|limit| limit.name != "writes");
+            assert!(others.clone().count() == 2 && others.clone().all(|limit| limit.counter.is_none()));
+        }
+    }
+    // With another method it cannot apply.
+    let get = explain(&engine, &of(&[("ip", "192.0.2.1"), ("method", "GET")]), T0);
+    assert!(get.limits.iter().all(|limit| limit.counter.is_none()));
+    // With its own, it applies.
+    let posted = explain(&engine, &post, T0);
+    assert!(posted.limits[0].state.is_some() && posted.limits[0].counter.is_none());
+}

@@ -19,6 +19,7 @@ use super::Admin;
 use super::form::{self, BlockForm, KeyForm, OverrideEffect, OverrideForm, Query, ResetForm};
 use super::guard::Sender;
 use super::past_hour::LAST_MAX;
+use super::policy_change;
 use super::reply::AdminClient;
 use super::route::Verb;
 use super::tail::EventBody;
@@ -40,7 +41,7 @@ use crate::readiness::PolicyReport;
 use crate::request_body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
 use crate::request_json::JsonRequest;
 use crate::service::comparison::ComparisonStatus;
-use crate::service::throttle::ForgottenCalls;
+use crate::service::throttle::{ForgottenCalls, ThrottledKey};
 use crate::text::counted;
 
 /// The name of the candidate in findings.
@@ -287,15 +288,14 @@ impl ControlPlane {
         view.is_stranger = known.is_stranger();
         view.digests = self.digests(&given, &request);
         view.doubt = self.doubt(&given);
-        let depth = if throttled.is_call { Depth::State } else { depth };
         let given = ExplainedRequest { request: &request, explanation: &as_given };
         match read.as_ref().zip(as_read.as_ref()) {
             Some((read, explanation)) => {
                 let read = ExplainedRequest { request: read, explanation };
-                self.complete(act, &mut view, &read, depth);
+                self.complete(act, &mut view, &read, &throttled);
                 view.as_given = AsGivenView::beside(&read, &given, &self.service.engine.policy());
             }
-            None => self.complete(act, &mut view, &given, depth),
+            None => self.complete(act, &mut view, &given, &throttled),
         }
         AdminAnswer::json(&view)
     }
@@ -318,17 +318,19 @@ impl ControlPlane {
         act: &Act<'_>,
         view: &mut ExplanationView<'a>,
         asked: &ExplainedRequest<'a, '_>,
-        depth: Depth,
+        throttled: &ThrottledKey,
     ) {
         let (meter, policy) = (&self.service.meter, self.service.engine.policy());
-        if depth == Depth::Reasons {
+        // No limit of the policy applies to a call that carries its limit.
+        if !throttled.is_call {
             view.doubt_missing(asked, &policy);
         }
-        view.remember(|name| {
+        let last = |name: &str| {
             let limit = policy.limits().iter().find(|limit| limit.name() == name)?;
-            let last = meter.last_denial(limit, asked.request)?;
-            Some(LastDeniedView::new(last, meter.top_since(), act.now, act.wall))
-        });
+            let last = meter.last_denial(limit, asked.request, act.now)?;
+            Some(LastDeniedView::new(last, meter.top_since(act.now), act.now, act.wall))
+        };
+        view.remember(last, meter.denials_forgotten_until().map(|at| act.shown(at)));
     }
 
     async fn reset(&self, act: &Act<'_>, form: ResetForm<'_>) -> Result<AdminAnswer, Problem> {
@@ -530,8 +532,8 @@ impl ControlPlane {
             .map_err(|findings| Problem::of_admin(AdminProblem::WrongPolicy, findings.to_string()))?;
         let difference = self.service.engine.policy().difference(&candidate);
         let mut document = json!({
-            "policy": view::fields(&difference.fields),
-            "changes": view::changes(&difference),
+            "policy": policy_change::fields(&difference.fields),
+            "changes": policy_change::changes(&difference),
             "unchanged": difference.unchanged,
             "warnings": candidate.warnings().to_string().lines().collect::<Vec<_>>(),
         });

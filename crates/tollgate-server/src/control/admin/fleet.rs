@@ -17,7 +17,7 @@ use super::form::{Query, TailChoice, ViewScope};
 use super::guard::Sender;
 use super::reply::AdminClient;
 use super::route::Verb;
-use super::tail::{self, EventBody, TailSource};
+use super::tail::{self, EventBody, PastDenials, TailSource};
 use super::traffic_view::TopView;
 use super::view::Depth;
 use crate::control::ControlPlane;
@@ -201,7 +201,8 @@ impl ControlPlane {
             Verb::Explain => self.explain(act, body, Depth::Reasons).await,
             Verb::Audit => AdminAnswer::json(&json!({ "entries": act.admin.audit.latest(most) })),
             _ => {
-                let (keys, since) = (self.service.meter.top(most), self.service.meter.top_since());
+                let (keys, since) =
+                    (self.service.meter.top(most, act.now), self.service.meter.top_since(act.now));
                 let since = if keys.is_empty() { act.now } else { since.min(act.now) };
                 AdminAnswer::json(&TopView::new(&keys, since, self.policy_report(act), act.now, act.wall))
             }
@@ -251,8 +252,13 @@ impl ControlPlane {
             )
         })?;
         let AdminClient { stop, answering, .. } = asker;
-        let past = shown.since.map(|since| self.service.meter.denials_since(act.now - since));
-        let source = TailSource { past: past.unwrap_or_default(), events: self.service.meter.watch() };
+        let meter = &self.service.meter;
+        let past = shown.since.map(|since| {
+            let from = act.now - since;
+            let forgotten_until = meter.denials_forgotten_until().filter(|at| *at >= from);
+            PastDenials { events: meter.denials_since(from), forgotten_until }
+        });
+        let source = TailSource { past, events: meter.watch() };
         Ok(tail::lines(source, shown.filter, act.admin.clock.clone(), stop, place, answering))
     }
 

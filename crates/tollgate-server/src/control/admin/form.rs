@@ -107,6 +107,11 @@ fn written(duration: Ticks) -> String {
     unit.map_or_else(|| format!("{seconds}s"), |(_, length, name)| format!("{}{name}", seconds / length))
 }
 
+/// How far `tail` looks back.
+pub(super) fn past(text: &str) -> Result<Ticks, Problem> {
+    duration(text).map_err(|_| Problem::invalid("since: accepted: a duration, such as 10m"))
+}
+
 fn remark(note: Option<&String>) -> Result<&str, Problem> {
     let note = note.map_or("", String::as_str);
     if note.chars().count() > NOTE_CHARS_MAX {
@@ -238,11 +243,12 @@ impl<'q> Query<'q> {
         };
         let Some(text) = self.get("since") else { return Ok(TailChoice { filter, since: None }) };
         if filter != TailFilter::Denied {
-            return Err(Problem::invalid("since: only denials are remembered; give denied=true with it"));
+            return Err(Problem::invalid(
+                "since: only denials are remembered; give denied=true with it; for what a limit in shadow would have \
+                 denied, compare a policy that enforces it: POST /admin/v1/policy/diff?last=1h",
+            ));
         }
-        let since =
-            duration(text).map_err(|_| Problem::invalid("since: accepted: a duration, such as 10m"))?;
-        Ok(TailChoice { filter, since: Some(since) })
+        Ok(TailChoice { filter, since: Some(past(text)?) })
     }
 
     /// How far to look back at requests, if at all.

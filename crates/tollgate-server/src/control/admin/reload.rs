@@ -7,8 +7,8 @@ use tollgate::policy::Change;
 
 use super::answer::{Act, AdminAnswer};
 use super::form::ReloadForm;
+use super::policy_change::{self, ChangeView, FieldChangeView};
 use super::token::Role;
-use super::view::{self, ChangeView, FieldChangeView};
 use crate::control::ControlPlane;
 use crate::problem::AdminProblem;
 use crate::problem::Problem;
@@ -46,7 +46,7 @@ impl<'a> ReloadView<'a> {
         };
         let SwapReport { fields, changed, added, removed, restarted, resumed } = report;
         let changes = changes.iter().map(ChangeView::from).collect();
-        let policy = view::fields(&fields);
+        let policy = policy_change::fields(&fields);
         Self { reloaded, version, policy, changes, changed, added, removed, restarted, resumed, also }
     }
 

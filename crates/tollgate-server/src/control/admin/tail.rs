@@ -14,9 +14,10 @@ use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc};
 use tokio::task::JoinSet;
-use tollgate::Clock;
+use tollgate::{Clock, Timestamp};
 
 use super::traffic_view::EventView;
+use super::view::Instant;
 use crate::fleet::{FleetMember, NodeView, PeerRequest};
 use crate::shutdown::{Stop, stopped};
 use crate::telemetry::Event;
@@ -75,9 +76,16 @@ impl TailFilter {
     }
 }
 
-/// The decisions of a view: those that were made before, and those to come.
+/// Denials that were made before a view began.
+pub(super) struct PastDenials {
+    pub(super) events: Vec<Arc<Event>>,
+    /// The instant up to which keys were denied of which no denial is remembered, if that is in the time of the view.
+    pub(super) forgotten_until: Option<Timestamp>,
+}
+
+/// The decisions of a view: those that were made before, if it shows them, and those to come.
 pub(super) struct TailSource {
-    pub(super) past: Vec<Arc<Event>>,
+    pub(super) past: Option<PastDenials>,
     pub(super) events: broadcast::Receiver<Arc<Event>>,
 }
 
@@ -109,9 +117,15 @@ async fn pump(
 ) {
     let TailSource { past, mut events } = source;
     let wall = || clock.wall_offset(clock.now());
-    for event in past.iter().filter(|event| filter.shows(event)) {
-        if lines.send(line(&EventView::new(event, wall()))).await.is_err() {
-            return;
+    if let Some(PastDenials { events, forgotten_until }) = past {
+        let shown = events.iter().filter(|event| filter.shows(event));
+        let mut before: Vec<Bytes> = shown.map(|event| line(&EventView::new(event, wall()))).collect();
+        let forgotten_until = forgotten_until.map(|at| Instant::new(at, wall()));
+        before.push(line(&json!({ "past": before.len(), "forgotten_until": forgotten_until })));
+        for line in before {
+            if lines.send(line).await.is_err() {
+                return;
+            }
         }
     }
     let mut pulse = tokio::time::interval(PULSE);
@@ -211,7 +225,6 @@ fn line(view: &impl serde::Serialize) -> Bytes {
 #[cfg(test)]
 mod tests {
     use tokio::sync::{Semaphore, watch};
-    use tollgate::Timestamp;
 
     use super::*;
     use crate::protocol::Protocol;
@@ -246,10 +259,13 @@ mod tests {
         for number in 0..3 {
             events.send(event(false, &format!("k\n{number}"))).unwrap();
         }
-        let source = TailSource { past: vec![event(true, "no"), event(false, "past")], events: receiver };
+        let past =
+            PastDenials { events: vec![event(true, "no"), event(false, "past")], forgotten_until: None };
+        let source = TailSource { past: Some(past), events: receiver };
         let mut lines = lines(source, TailFilter::Denied, Clock::precise(), stopped, place, Box::new(()));
         let mut seen = Vec::new();
-        assert!(next(&mut lines).await.unwrap().contains("past"));
+        assert!(next(&mut lines).await.unwrap().contains(r#""api_key":"past""#));
+        assert_eq!(next(&mut lines).await.unwrap(), "{\"forgotten_until\":null,\"past\":1}\n");
         while seen.len() < 4 {
             seen.push(next(&mut lines).await.unwrap());
         }

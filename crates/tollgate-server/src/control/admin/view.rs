@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 use tollgate::engine::{Explained, Explanation, State};
-use tollgate::policy::{Change, Difference, FieldChange, Limit, Mode, Policy, Unmet};
+use tollgate::policy::{Limit, Mode, Policy, Unmet};
 use tollgate::time::WallOffset;
 use tollgate::{Block, CheckRequest, ExpiringOverride, LimitOverride, Ticks, Timestamp};
 use tollgate_compat::CompatConfig;
@@ -277,6 +277,9 @@ struct ExplainedView<'a> {
     effective_override: Option<ExpiringOverrideView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<StateView>,
+    /// The counter of the key where the limit does not apply, but may apply to a request with further attributes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    counter: Option<StateView>,
     unmet: Vec<String>,
     what_would_change_it: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -352,6 +355,9 @@ pub(super) struct ExplanationView<'a> {
     blocked: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<String>,
+    /// If no denial is remembered: the instant up to which keys were denied of which none is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    denials_forgotten_until: Option<Instant>,
     limits: Vec<ExplainedView<'a>>,
     left_off: usize,
     /// The request names a credential that the callers file does not contain.
@@ -423,7 +429,7 @@ struct ThrottledView {
 /// How much of an explanation is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Depth {
-    /// Only limits that apply.
+    /// Only limits that have a counter for it.
     State,
     /// All of it.
     Reasons,
@@ -438,7 +444,8 @@ impl<'a> ExplanationView<'a> {
     ) -> Self {
         let is_call = throttled.is_call;
         let shown = explanation.limits.iter().filter(|_| !is_call);
-        let shown = shown.filter(|limit| depth == Depth::Reasons || limit.state.is_some());
+        let has_state = |limit: &Explained| limit.state.is_some() || limit.counter.is_some();
+        let shown = shown.filter(|limit| depth == Depth::Reasons || has_state(limit));
         Self {
             allowed: if is_call { throttled.passes } else { Some(explanation.is_allowed()) },
             carries_its_limit: is_call,
@@ -448,6 +455,7 @@ impl<'a> ExplanationView<'a> {
             incomplete: Vec::new(),
             blocked: explanation.block.as_ref().map(ToString::to_string),
             fault: explanation.fault.as_ref().filter(|_| !is_call).map(ToString::to_string),
+            denials_forgotten_until: None,
             limits: shown.map(|limit| explained(limit, wall)).collect(),
             left_off: if depth == Depth::Reasons && !is_call { explanation.left_off } else { 0 },
             is_stranger: false,
@@ -459,11 +467,19 @@ impl<'a> ExplanationView<'a> {
 }
 
 impl<'a> ExplanationView<'a> {
-    /// Adds the latest denial by each limit that applies.
-    pub(super) fn remember(&mut self, last: impl Fn(&str) -> Option<LastDeniedView>) {
-        for limit in self.limits.iter_mut().filter(|limit| limit.applies) {
+    /// Adds the latest denial by each limit that applies or may apply. `forgotten` is the instant up to which keys were
+    /// denied of which nothing is remembered.
+    pub(super) fn remember(
+        &mut self,
+        last: impl Fn(&str) -> Option<LastDeniedView>,
+        forgotten: Option<Instant>,
+    ) {
+        let mut has_denial = false;
+        for limit in self.limits.iter_mut().filter(|limit| limit.applies || limit.counter.is_some()) {
             limit.last_denied = last(limit.name);
+            has_denial |= limit.last_denied.is_some();
         }
+        self.denials_forgotten_until = forgotten.filter(|_| !has_denial);
     }
 
     /// Names the limits about the given attributes that do not apply only because the request lacks others.
@@ -515,61 +531,11 @@ fn explained(limit: &Explained, wall: WallOffset) -> ExplainedView<'_> {
             .effective_override
             .map(|expiring| ExpiringOverrideView::new(expiring, wall)),
         state: limit.state.as_ref().map(StateView::from),
+        counter: limit.counter.as_ref().map(StateView::from),
         unmet: limit.unmet.iter().map(ToString::to_string).collect(),
         what_would_change_it: &limit.changes,
         last_denied: None,
     }
-}
-
-/// The change of one limit.
-#[derive(Serialize)]
-pub(crate) struct ChangeView<'a> {
-    change: &'static str,
-    name: &'a str,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    fields: &'a [&'static str],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    before: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    after: Option<&'a str>,
-}
-
-impl<'a> From<&'a Change> for ChangeView<'a> {
-    fn from(change: &'a Change) -> Self {
-        match change {
-            Change::Added { name, sentence } => {
-                Self { change: "added", name, fields: &[], before: None, after: Some(sentence) }
-            }
-            Change::Removed { name, sentence } => {
-                Self { change: "removed", name, fields: &[], before: Some(sentence), after: None }
-            }
-            Change::Changed { name, fields, before, after } => {
-                Self { change: "changed", name, fields, before: Some(before), after: Some(after) }
-            }
-        }
-    }
-}
-
-/// A field of the whole policy that changed.
-#[derive(Serialize)]
-pub(crate) struct FieldChangeView {
-    field: &'static str,
-    before: String,
-    pub(super) after: String,
-}
-
-/// The fields of the whole policy that a candidate changes.
-pub(crate) fn fields(fields: &[FieldChange]) -> Vec<FieldChangeView> {
-    let view = |change: &FieldChange| {
-        let FieldChange { field, before, after } = change.clone();
-        FieldChangeView { field, before, after }
-    };
-    fields.iter().map(view).collect()
-}
-
-/// The limits that a candidate changes.
-pub(crate) fn changes(difference: &Difference) -> Vec<ChangeView<'_>> {
-    difference.changes.iter().map(ChangeView::from).collect()
 }
 
 /// Milliseconds, rounded up.

@@ -125,7 +125,7 @@ async fn operator_overrides_apply_to_compat_rules() {
         assert!(counted(r#""allow""#).unwrap().ends_with(" 5"), "{metrics}");
         assert!(counted(r#""deny""#).unwrap().ends_with(" 2"), "{metrics}");
         assert!(counted(r#""blocked""#).unwrap().ends_with(" 2"), "{metrics}");
-        let top = service.meter.top(9);
+        let top = service.meter.top(9, now);
         assert!(top.iter().any(|key| key.key == "k=v" && key.decisions == 6), "{top:?}");
     }
 }

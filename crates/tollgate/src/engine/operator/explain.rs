@@ -7,7 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Operator;
-use crate::active::counts_tiers_apart;
+use crate::active::{ActivePolicy, counts_tiers_apart};
 use crate::algorithm::concurrency::PermitId;
 use crate::decision::{Block, LimitStatus, Status};
 use crate::engine::ATTEMPTS;
@@ -78,6 +78,8 @@ pub struct Explained {
     pub percent: u8,
     /// The remaining quota; `None` where it does not apply.
     pub state: Option<State>,
+    /// The remaining quota of the key where it does not apply, but may apply to a request with further attributes.
+    pub counter: Option<State>,
     /// Changes that would lead to another answer, in sentences.
     pub changes: Vec<String>,
 }
@@ -112,7 +114,7 @@ impl<S: Store> Operator<'_, S> {
     pub async fn explain(self, request: &CheckRequest<'_>, now: Timestamp) -> Explanation {
         let now = now.decidable();
         let overrides = self.engine.overrides.at(now);
-        let (policy, fault, met) = self.met(request, &overrides, now).await;
+        let RelatedLimits { policy, fault, met, open } = self.related(request, &overrides, now).await;
         let block = self.engine.blocks.of(request, now);
         let mut explanation = Explanation {
             // A blocked request is denied before its cost is computed.
@@ -123,71 +125,87 @@ impl<S: Store> Operator<'_, S> {
         };
         // Limits compare some values in a normalized form.
         match policy.compared(request.first(), &mut Replaced::new()) {
-            None => explanation.go_through(&policy, &met, request.first(), &overrides),
-            Some(request) => explanation.go_through(&policy, &met, &request, &overrides),
+            None => explanation.go_through(&policy, [&met, &open], request.first(), &overrides),
+            Some(request) => explanation.go_through(&policy, [&met, &open], &request, &overrides),
         }
         explanation
     }
 
-    /// The limits that apply, with what remains of each, under one policy.
-    async fn met(
+    /// The limits that apply or may apply, with what remains of each.
+    async fn related(
         self,
         request: &CheckRequest<'_>,
         overrides: &ActiveOverrides,
         now: Timestamp,
-    ) -> (Arc<Policy>, Option<Fault>, Vec<MetLimit>) {
-        let looking = request.clone().looking();
+    ) -> RelatedLimits {
         for attempt in 0.. {
             let active = self.engine.active.load_full();
             let policy = Arc::clone(&active.policy);
-            let (mut matches, fault, unpriced) = priced(&policy, request, overrides);
-            let mut looks = MatchedRequest::default();
-            active.take_uncounted(request, &mut matches, overrides, &mut looks.uncounted);
-            looks.matches = matches.iter().map(|matched| Match { cost: 0, ..*matched }).collect();
-            let charges = active.charges(request, &looks.matches, overrides, PermitId(0));
-            let set = ChargeSet { matched: &looks, charges, permits_reported: 0 };
-            let blocks = self.engine.blocks_of(&active, &looking, &set, now).await;
-            let answers = self.engine.store.charge(&set.charges, now).await;
-            if attempt < ATTEMPTS && answers == Err(StoreFailure::Superseded) {
+            let (matches, fault, unpriced) = priced(&policy, request, overrides);
+            let is_on = |limit: &Limit| overrides.mode_of(limit).0 != Mode::Off;
+            let open = policy.open_matches(request.first(), &matches, is_on);
+            let asked = AskedLimits { active: &active, request, overrides };
+            let (met, failure) = self.inspect(&asked, matches, &unpriced, now).await;
+            let (open, open_failure) =
+                if open.is_empty() { (Vec::new(), None) } else { self.inspect(&asked, open, &[], now).await };
+            let is_superseded = [failure, open_failure].contains(&Some(StoreFailure::Superseded));
+            if attempt < ATTEMPTS && is_superseded {
                 continue;
             }
-            let failure = answers.as_ref().err().copied();
-            let mut foreseen = self.foreseen(&set, &matches, now);
-            if failure.is_some() && foreseen.iter().any(Option::is_none) {
-                foreseen.clear(); // The store would be asked, and would not answer.
-            }
-            let answers = self.engine.answers_or_fallback(&active, &set, answers, now).await;
-            let mut decision = self.engine.conclude(&active, &set, &answers, failure);
-            let counters = self.counters_behind(&blocks, &set, &matches, now).await;
-            for blocked in &blocks {
-                let counter = counters.iter().find(|(limit, _)| *limit == blocked.limit);
-                let rest = counter.map_or(blocked.rest, |(_, counter)| blocked.rest.max(*counter));
-                decision.penalise(blocked.limit, rest);
-            }
-            let counted = decision.limits().filter(|status| status.quota.is_some());
-            let mut foreseen = foreseen.into_iter().chain(std::iter::repeat(None));
-            let mut met: Vec<MetLimit> = matches
-                .into_iter()
-                .zip(counted)
-                .map(|(matched, LimitStatus { enforcement, source, outcome, .. })| {
-                    let unpriced = unpriced.iter().find(|(limit, _)| *limit == matched.limit);
-                    let unpriced = unpriced.map(|(_, reason)| reason.clone());
-                    let foreseen = foreseen.next().flatten().filter(|_| source != Source::Penalty);
-                    let blocked = blocks.iter().find(|blocked| blocked.limit == matched.limit);
-                    let refused_for =
-                        blocked.filter(|_| source == Source::Penalty).map(|blocked| blocked.rest);
-                    MetLimit { matched, enforcement, source, outcome, foreseen, unpriced, refused_for }
-                })
-                .collect();
-            met.extend(looks.uncounted.iter().map(MetLimit::from));
-            met.sort_by_key(|met| met.matched.limit);
-            return (policy, fault, met);
+            return RelatedLimits { policy, fault, met, open };
         }
         unreachable!("the last attempt concludes")
     }
-}
 
-impl<S: Store> Operator<'_, S> {
+    /// Looks at the counters of limits. Returns why the store did not answer, if it did not.
+    async fn inspect(
+        self,
+        asked: &AskedLimits<'_, '_>,
+        mut matches: Matches,
+        unpriced: &[(u32, String)],
+        now: Timestamp,
+    ) -> (Vec<MetLimit>, Option<StoreFailure>) {
+        let AskedLimits { active, request, overrides } = *asked;
+        let looking = request.clone().looking();
+        let mut looks = MatchedRequest::default();
+        active.take_uncounted(request, &mut matches, overrides, &mut looks.uncounted);
+        looks.matches = matches.iter().map(|matched| Match { cost: 0, ..*matched }).collect();
+        let charges = active.charges(request, &looks.matches, overrides, PermitId(0));
+        let set = ChargeSet { matched: &looks, charges, permits_reported: 0 };
+        let blocks = self.engine.blocks_of(active, &looking, &set, now).await;
+        let answers = self.engine.store.charge(&set.charges, now).await;
+        let failure = answers.as_ref().err().copied();
+        let mut foreseen = self.foreseen(&set, &matches, now);
+        if failure.is_some() && foreseen.iter().any(Option::is_none) {
+            foreseen.clear(); // The store would be asked, and would not answer.
+        }
+        let answers = self.engine.answers_or_fallback(active, &set, answers, now).await;
+        let mut decision = self.engine.conclude(active, &set, &answers, failure);
+        let counters = self.counters_behind(&blocks, &set, &matches, now).await;
+        for blocked in &blocks {
+            let counter = counters.iter().find(|(limit, _)| *limit == blocked.limit);
+            let rest = counter.map_or(blocked.rest, |(_, counter)| blocked.rest.max(*counter));
+            decision.penalise(blocked.limit, rest);
+        }
+        let counted = decision.limits().filter(|status| status.quota.is_some());
+        let mut foreseen = foreseen.into_iter().chain(std::iter::repeat(None));
+        let mut met: Vec<MetLimit> = matches
+            .into_iter()
+            .zip(counted)
+            .map(|(matched, LimitStatus { enforcement, source, outcome, .. })| {
+                let unpriced = unpriced.iter().find(|(limit, _)| *limit == matched.limit);
+                let unpriced = unpriced.map(|(_, reason)| reason.clone());
+                let foreseen = foreseen.next().flatten().filter(|_| source != Source::Penalty);
+                let blocked = blocks.iter().find(|blocked| blocked.limit == matched.limit);
+                let refused_for = blocked.filter(|_| source == Source::Penalty).map(|blocked| blocked.rest);
+                MetLimit { matched, enforcement, source, outcome, foreseen, unpriced, refused_for }
+            })
+            .collect();
+        met.extend(looks.uncounted.iter().map(MetLimit::from));
+        met.sort_by_key(|met| met.matched.limit);
+        (met, failure)
+    }
+
     /// The answer that this node would give without asking the store.
     fn foreseen(self, set: &ChargeSet<'_>, matches: &[Match], now: Timestamp) -> Foreseen {
         let priced = set.charges.iter().zip(matches);
@@ -198,9 +216,7 @@ impl<S: Store> Operator<'_, S> {
             Foreseen::new()
         }
     }
-}
 
-impl<S: Store> Operator<'_, S> {
     /// When the counters of blocked limits would admit the request. They are charged together with the block's counter,
     /// which cannot admit the charge. So every counter reports a time, and nothing is taken.
     async fn counters_behind(
@@ -222,11 +238,11 @@ impl<S: Store> Operator<'_, S> {
 }
 
 impl Explanation {
-    /// Adds the limits that relate to a request.
+    /// Adds the limits that relate to a request: those that apply, and those that may with further attributes.
     fn go_through(
         &mut self,
         policy: &Policy,
-        met: &[MetLimit],
+        [met, open]: [&[MetLimit]; 2],
         request: &Descriptor<'_>,
         overrides: &ActiveOverrides,
     ) {
@@ -235,18 +251,43 @@ impl Explanation {
             self.limits.push(applied(limit, met, request, overrides));
         }
         let is_met = |number: u32| met.iter().any(|met| met.matched.limit == number);
-        let others =
-            || (0u32..).zip(policy.limits()).filter(|(number, _)| !is_met(*number)).map(|(_, limit)| limit);
-        let near = others().filter(|limit| limit.mentions(request));
-        let far = others().filter(|limit| !limit.mentions(request));
-        for limit in near.chain(far) {
+        let others = || (0u32..).zip(policy.limits()).filter(|(number, _)| !is_met(*number));
+        let near = others().filter(|(_, limit)| limit.mentions(request));
+        let far = others().filter(|(_, limit)| !limit.mentions(request));
+        for (number, limit) in near.chain(far) {
             if self.limits.len() >= LIMITS_EXPLAINED_MAX {
                 self.left_off += 1;
                 continue;
             }
-            self.limits.push(unapplied(limit, request, overrides));
+            let mut explained = unapplied(limit, request, overrides);
+            if let Some(open) = open.iter().find(|open| open.matched.limit == number) {
+                let counter = applied(limit, open, request, overrides);
+                explained
+                    .changes
+                    .extend(counter.changes.first().map(|what| format!("where it applies: {what}")));
+                explained.counter = counter.state;
+            }
+            self.limits.push(explained);
         }
     }
+}
+
+/// The limits of one policy that relate to a request.
+struct RelatedLimits {
+    policy: Arc<Policy>,
+    fault: Option<Fault>,
+    /// Those that apply.
+    met: Vec<MetLimit>,
+    /// Those that may apply to a request with further attributes.
+    open: Vec<MetLimit>,
+}
+
+/// A request, and what its limits are looked at under.
+#[derive(Clone, Copy)]
+struct AskedLimits<'a, 'r> {
+    active: &'a ActivePolicy,
+    request: &'a CheckRequest<'r>,
+    overrides: &'a ActiveOverrides,
 }
 
 /// A limit that applies and its outcome, without the decision.
@@ -367,6 +408,7 @@ fn applied(
         mode,
         percent,
         state: Some(state),
+        counter: None,
         changes,
     }
 }
@@ -499,6 +541,7 @@ fn unapplied(limit: &Limit, request: &Descriptor<'_>, overrides: &ActiveOverride
         mode,
         percent,
         state: None,
+        counter: None,
         changes,
     }
 }

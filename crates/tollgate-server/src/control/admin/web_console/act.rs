@@ -142,9 +142,13 @@ impl ControlPlane {
             // Nodes share the counters, but not their leases, nor what they remember of denials.
             for (node, other) in self.explained_elsewhere(body, session.key()).await {
                 match other.map(|other| sentences(intent, &other, moment)) {
-                    Ok(other) if other.tone == given.tone => {}
+                    Ok(other) if other.tone == given.tone => continue,
                     Ok(other) => given.more.push(format!("{node} answers otherwise: {}", other.first)),
                     Err(problem) => given.more.push(format!("{node} is missing: {problem}")),
+                }
+                // Good news is that of all nodes.
+                if given.tone == Tone::Good {
+                    given.tone = Tone::Warn;
                 }
             }
         }

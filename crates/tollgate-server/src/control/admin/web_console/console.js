@@ -364,10 +364,16 @@ function verdict({ verdict, would_deny: names = [] }) {
   return names.length ? `${verdict}, ${names.join(" and ")} would deny` : verdict;
 }
 
+/** Where the denials from before the tail end, and whether there were more. */
+function pastText({ past, forgotten_until: forgotten }) {
+  const some = `denials before: ${past}`;
+  return forgotten ? `${some}; keys last denied before ${forgotten.slice(11, 19)}Z may be forgotten` : some;
+}
+
 function drawTail() {
   const wanted = byId("tail-filter").value.toLowerCase();
   const texts = tail.events.map((event) => event.at === undefined ? [
-    "", event.missed ? `${event.missed} missed` : event.problem, "", "", "", "", event.node ?? "",
+    "", event.missed ? `${event.missed} missed` : event.problem ?? pastText(event), "", "", "", "", event.node ?? "",
   ] : [
     event.at.slice(11, 23), verdict(event), event.limit,
     Object.entries(event.attributes).map(([name, value]) => `${name}=${value}`).join(" "),

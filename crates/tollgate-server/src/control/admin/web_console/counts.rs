@@ -195,7 +195,12 @@ impl NodeCounts {
         Self {
             verdicts: VERDICTS.into_iter().enumerate().map(verdict).collect(),
             limits: control.limit_names().into_iter().filter_map(limit).collect(),
-            keys: service.meter.top(KEYS_COUNTED).into_iter().map(|key| KeyCounts::of(key, wall)).collect(),
+            keys: service
+                .meter
+                .top(KEYS_COUNTED, now)
+                .into_iter()
+                .map(|key| KeyCounts::of(key, wall))
+                .collect(),
             near: recorder.near.keys.iter().map(NearCounts::from).collect(),
             sources: named(recorder.sources(RATE_SECONDS)),
             sources_minute: named(recorder.sources(60)),

@@ -59,7 +59,8 @@ impl ControlPlane {
         }
         let passed = now.since(before.at);
         let is_recent = passed <= PACE_AGE_MAX;
-        for key in self.service.meter.top(KEYS_MAX).into_iter().filter(|key| !key.attributes.is_empty()) {
+        for key in self.service.meter.top(KEYS_MAX, now).into_iter().filter(|key| !key.attributes.is_empty())
+        {
             let Some(left) = self.left_of(&key, now).await else { continue };
             let Outcome { remaining, limit, .. } = left;
             let name = (key.limit.clone(), key.key.clone());
@@ -81,7 +82,8 @@ impl ControlPlane {
         let request = known.request(pairs()).ok()?;
         let explanation = self.service.engine.operator().explain(&request, now).await;
         let limit = explanation.limits.into_iter().find(|limit| limit.name == key.limit)?;
-        let state = limit.state.filter(|state| state.source.has_numbers())?;
+        // The key of a limit with conditions lacks the attributes that they are about.
+        let state = limit.state.or(limit.counter).filter(|state| state.source.has_numbers())?;
         Some(state.outcome)
     }
 }

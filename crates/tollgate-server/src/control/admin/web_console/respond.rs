@@ -11,7 +11,7 @@ use hyper::{HeaderMap, Request, Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::super::answer::AdminAnswer;
-use super::super::form::{TailChoice, ViewScope};
+use super::super::form::{TailChoice, ViewScope, past};
 use super::super::reply::{AdminBody, AdminClient};
 use super::super::route::Verb;
 use super::super::tail::{EventBody, TailFilter};
@@ -34,6 +34,8 @@ pub(super) const STYLE: &str = include_str!("console.css");
 
 const HTML: &str = "text/html; charset=utf-8";
 const JSON: &str = "application/json";
+/// How far the tail of denials looks back by default.
+const PAST_SHOWN: &str = "1h";
 /// The content security policy of the console's pages.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
      img-src 'self' data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
@@ -97,9 +99,15 @@ impl ControlPlane {
             ConsoleRoute::Events => Ok(streamed(self.events(session, asker)?, "text/event-stream")),
             ConsoleRoute::Tail => {
                 let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
-                let filter =
-                    if fields.get("denied") == Some("true") { TailFilter::Denied } else { TailFilter::All };
-                self.console_tail(&session, filter, asker).await
+                let shown = match fields.get("denied") {
+                    // It begins with the denials that are remembered.
+                    Some("true") => {
+                        let since = past(fields.get("since").unwrap_or(PAST_SHOWN))?;
+                        TailChoice { filter: TailFilter::Denied, since: Some(since) }
+                    }
+                    _ => TailChoice { filter: TailFilter::All, since: None },
+                };
+                self.console_tail(&session, shown, asker).await
             }
             ConsoleRoute::History => {
                 let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
@@ -127,14 +135,15 @@ impl ControlPlane {
     async fn console_tail(
         &self,
         session: &ConsoleSession,
-        filter: TailFilter,
+        shown: TailChoice,
         asker: AdminClient,
     ) -> Result<Response<AdminBody>, Problem> {
         let act = self.begin(&session.who, Verb::Tail)?;
         let nodes = self.meant(&ViewScope::Auto).await?;
-        let path = format!("/admin/v1/tail?denied={}", filter == TailFilter::Denied);
+        let since = shown.since.map_or_else(String::new, |since| format!("&since={}s", since.ceil_seconds()));
+        let path = format!("/admin/v1/tail?denied={}{since}", shown.filter == TailFilter::Denied);
         let request = PeerRequest { method: "GET", path, body: Bytes::new(), key: session.key().clone() };
-        match self.tail(&act, TailChoice { filter, since: None }, nodes, request, asker).await? {
+        match self.tail(&act, shown, nodes, request, asker).await? {
             AdminAnswer::Lines(lines) => Ok(streamed(lines, "application/x-ndjson")),
             AdminAnswer::Json(document) => Ok(typed(document, JSON)),
         }

@@ -5,8 +5,9 @@ use tollgate::time::WallOffset;
 use tollgate::{LimitOverride, Ticks, Timestamp};
 
 use super::super::route::Verb;
-use super::intent::Intent;
+use super::intent::{Intent, Subject};
 use super::panel::Tone;
+use crate::text::counted;
 use crate::time_text::{people, rfc3339};
 
 /// The answer to an operator.
@@ -19,10 +20,14 @@ pub(super) struct Sentences {
 
 /// An instant as people read it, to the second.
 pub(super) fn instant(at: Timestamp, wall: WallOffset) -> String {
-    let text = rfc3339(at, wall);
-    match text.split_once('.') {
+    to_the_second(&rfc3339(at, wall))
+}
+
+/// An instant in RFC 3339 without the parts of a second.
+fn to_the_second(instant: &str) -> String {
+    match instant.split_once('.') {
         Some((seconds, _)) => format!("{seconds}Z"),
-        None => text,
+        None => instant.to_owned(),
     }
 }
 
@@ -55,7 +60,13 @@ pub(super) fn sentences(intent: &Intent, answer: &Value, moment: Moment) -> Sent
     let subject = intent.subject.title();
     let until = text(answer, "until");
     let (first, tone) = match intent.verb {
-        Verb::Explain => return explained(answer, moment),
+        Verb::Explain => {
+            let meant = match &intent.subject {
+                Subject::Key { limit, .. } => limit.as_deref(),
+                _ => None,
+            };
+            return explained(answer, meant, moment);
+        }
         Verb::Block => (format!("{subject} is blocked until {until}"), Tone::Warn),
         Verb::Unblock if answer["unblocked"] == true => {
             (format!("{subject} is no longer blocked"), Tone::Good)
@@ -103,31 +114,48 @@ fn reset(answer: &Value) -> String {
     }
 }
 
-fn explained(answer: &Value, moment: Moment) -> Sentences {
+/// Whether a request with these attributes is limited. `meant` is the limit of the row that was opened.
+fn explained(answer: &Value, meant: Option<&str>, moment: Moment) -> Sentences {
     let limits = list(answer, "limits");
     let applying = limits.iter().filter(|limit| limit["applies"] == true);
-    let denies = |limit: &&Value| limit["state"]["allowed"] == false && limit["state"]["mode"] == "enforce";
+    let denies = |state: &Value| state["allowed"] == false && state["mode"] == "enforce";
+    let is_used_up = |limit: &Value| denies(counter_of(limit)) && counter_of(limit)["remaining"] == 0;
+    let of_row = limits.iter().find(|limit| Some(text(limit, "name")) == meant && is_used_up(limit));
+    let open = limits.iter().find(|limit| denies(&limit["counter"]));
+    let denying = applying.clone().find(|limit| denies(&limit["state"]));
     let (first, tone) = if let Some(reason) = answer["blocked"].as_str() {
         (format!("Yes, it is denied: {reason}."), Tone::Bad)
+    } else if let Some(limit) = of_row {
+        (format!("Yes, {}.", denied_by(limit, moment)), Tone::Bad)
     } else if let Some(fault) = answer["fault"].as_str() {
         // The key of a counter has fewer attributes than the requests that it counts.
         (format!("A request with these attributes and no others is refused: {fault}."), Tone::Warn)
+    } else if let Some(limit) = denying {
+        (format!("Yes, {}.", denied_by(limit, moment)), Tone::Bad)
+    } else if let Some(limit) = open {
+        let names = missing(answer, text(limit, "name"));
+        (format!("That depends on {names}: where it applies, {}.", denied_by(limit, moment)), Tone::Bad)
     } else if answer["allowed"] == true {
-        let why = if answer["no_limit_applies"] == true { ": no limit applies to it" } else { "" };
-        (format!("No, such a request passes now{why}."), Tone::Good)
-    } else if let Some(limit) = applying.clone().find(denies) {
-        let name = text(limit, "name");
-        let state = &limit["state"];
-        let wait = state["retry_after_ms"].as_u64().or(state["next_unit_after_ms"].as_u64());
-        let end = wait.map_or_else(String::new, |wait| format!("; it passes again {}", moment.after(wait)));
-        (format!("Yes, limit {name} denies it: {}{end}.", left(state)), Tone::Bad)
+        all_clear(answer, meant)
     } else if answer["allowed"] == false {
         ("Yes, such a request is denied now.".to_owned(), Tone::Bad)
     } else {
         ("Whether it passes depends on the limit that the call brings.".to_owned(), Tone::Plain)
     };
-    let mut more: Vec<String> = applying.map(|limit| applied(limit, moment)).collect();
+    let mut more: Vec<String> = answer["doubt"].as_str().map(str::to_owned).into_iter().collect();
+    more.extend(list(answer, "incomplete").iter().map(|limit| {
+        format!(
+            "incomplete: whether {} applies depends on {}",
+            text(limit, "limit"),
+            joined(limit, "depends_on")
+        )
+    }));
+    more.extend(applying.map(|limit| applied(limit, &limit["state"], moment)));
     for limit in limits.iter().filter(|limit| limit["applies"] != true) {
+        let counter = &limit["counter"];
+        if counter.is_object() {
+            more.push(format!("where it applies, {}", applied(limit, counter, moment)));
+        }
         more.push(format!("limit {} does not apply: {}", text(limit, "name"), names(limit, "unmet")));
     }
     if answer["unknown_credential"] == true {
@@ -135,7 +163,97 @@ fn explained(answer: &Value, moment: Moment) -> Sentences {
             "the callers file does not know this credential: such a request counts by its ip".to_owned(),
         );
     }
+    if let Some(at) = answer["denials_forgotten_until"].as_str() {
+        more.push(format!(
+            "no denial of it is remembered; keys that were last denied before {} may be forgotten",
+            to_the_second(at)
+        ));
+    }
     Sentences { first, tone, more }
+}
+
+/// The sentence about a request that passes now. It is good news only if nothing is in doubt, and no such request was
+/// denied in the last two minutes.
+fn all_clear(answer: &Value, meant: Option<&str>) -> (String, Tone) {
+    let given = &answer["as_given"];
+    let open = list(answer, "incomplete").iter().find(|limit| Some(text(limit, "limit")) != meant);
+    let limits = list(answer, "limits").iter();
+    let recent = limits.clone().find(|limit| limit["last_denied"]["denials"].is_u64());
+    let tiers = limits.clone().find(|limit| !list(counter_of(limit), "open_tiers").is_empty());
+    if let Some(limit) = recent {
+        let (name, last) = (text(limit, "name"), last_denied(limit).unwrap_or_default());
+        return (format!("Such a request passes now, but limit {name} has denied some: {last}."), Tone::Warn);
+    }
+    if let Some(doubt) = answer["doubt"].as_str() {
+        return (format!("Perhaps not: {doubt}. By the other attributes it passes now."), Tone::Warn);
+    }
+    if let Some(limit) = open {
+        let (name, names) = (text(limit, "limit"), joined(limit, "depends_on"));
+        let sentence = format!(
+            "Perhaps not: with these attributes alone it passes now; whether limit {name} applies depends on {names}."
+        );
+        return (sentence, Tone::Warn);
+    }
+    if let Some(limit) = tiers {
+        let (name, names) = (text(limit, "name"), joined(counter_of(limit), "open_tiers"));
+        let sentence =
+            format!("Perhaps not: without {names} it passes now, and with one limit {name} counts it apart.");
+        return (sentence, Tone::Warn);
+    }
+    if given["allowed"] == false {
+        let by = names(given, "limits");
+        return (
+            format!(
+                "As the gateway reads it, it passes now; sent unchanged to /v1/check, RLS or RESP it is denied: {by}."
+            ),
+            Tone::Warn,
+        );
+    }
+    let last = limits.clone().find_map(last_denied).map_or_else(String::new, |last| format!("; {last}"));
+    let of_meant = limits.clone().find(|limit| Some(text(limit, "name")) == meant);
+    let counter = of_meant.map(|limit| &limit["counter"]).filter(|counter| counter.is_object());
+    let why = match counter {
+        Some(counter) => format!(": limit {} has {}", meant.unwrap_or_default(), left(counter)),
+        None if answer["no_limit_applies"] == true => ": no limit applies to it".to_owned(),
+        None => String::new(),
+    };
+    (format!("No, such a request passes now{why}{last}."), Tone::Good)
+}
+
+/// The counter of a limit that applies, or may apply to a request with further attributes.
+fn counter_of(limit: &Value) -> &Value {
+    if limit["applies"] == true { &limit["state"] } else { &limit["counter"] }
+}
+
+/// Which limit denies, and until when.
+fn denied_by(limit: &Value, moment: Moment) -> String {
+    let state = counter_of(limit);
+    let wait = state["retry_after_ms"].as_u64().or(state["next_unit_after_ms"].as_u64());
+    let end = wait.map_or_else(String::new, |wait| format!("; it passes again {}", moment.after(wait)));
+    format!("limit {} denies it: {}{end}", text(limit, "name"), left(state))
+}
+
+/// The attributes that decide whether a limit applies.
+fn missing(answer: &Value, limit: &str) -> String {
+    let found = list(answer, "incomplete").iter().find(|incomplete| text(incomplete, "limit") == limit);
+    found.map_or_else(|| "the other attributes".to_owned(), |found| joined(found, "depends_on"))
+}
+
+fn joined(value: &Value, name: &str) -> String {
+    list(value, name).iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" and ")
+}
+
+/// The latest denial by a limit, if it is remembered.
+fn last_denied(limit: &Value) -> Option<String> {
+    let last = &limit["last_denied"];
+    let (at, ago) =
+        (to_the_second(last["at"].as_str()?), people(last["ago_ms"].as_u64().unwrap_or_default()));
+    let recent = last["denials"].as_u64().zip(last["since"].as_str());
+    let recent = recent.map_or_else(String::new, |(denials, since)| {
+        let since = to_the_second(since);
+        format!(", {} since {since}", counted(usize::try_from(denials).unwrap_or(usize::MAX), "denial"))
+    });
+    Some(format!("last denied at {at}, {ago} ago{recent}"))
 }
 
 fn left(state: &Value) -> String {
@@ -146,14 +264,14 @@ fn left(state: &Value) -> String {
     }
 }
 
-fn applied(limit: &Value, moment: Moment) -> String {
-    let state = &limit["state"];
+fn applied(limit: &Value, state: &Value, moment: Moment) -> String {
     let back = match state["reset_after_ms"].as_u64() {
         Some(0) | None => String::new(),
         Some(wait) => format!(", all back {}", moment.after(wait)),
     };
     let mode = if state["mode"] == "enforce" { "" } else { ", in shadow" };
-    format!("limit {}: {}{back}{mode} ({})", text(limit, "name"), left(state), text(state, "source"))
+    let last = last_denied(limit).map_or_else(String::new, |last| format!("; {last}"));
+    format!("limit {}: {}{back}{mode} ({}){last}", text(limit, "name"), left(state), text(state, "source"))
 }
 
 #[cfg(test)]
@@ -195,6 +313,48 @@ mod tests {
         let Sentences { first, tone, .. } = sentences(&intent, &answer, NOW);
         assert!(first.starts_with("A request with these attributes and no others is refused"), "{first}");
         assert_eq!(tone, Tone::Warn);
+    }
+
+    /// Good news is good only if nothing is in doubt, and no such request was denied a moment ago.
+    #[test]
+    fn an_all_clear_has_no_doubt() {
+        let intent = Intent::read(&FormFields::read(b"verb=explain&key=ip%3Dx&limit=a").unwrap()).unwrap();
+        let state =
+            json!({ "allowed": true, "mode": "enforce", "limit": 5, "remaining": 4, "source": "exact" });
+        let answer = json!({ "allowed": true, "limits": [{ "name": "a", "applies": true, "state": state }] });
+        let with = |name: &str, value: Value| {
+            let mut answer = answer.clone();
+            answer[name] = value;
+            answer
+        };
+        let of_limit = |name: &str, value: Value| {
+            let mut answer = answer.clone();
+            answer["limits"][0][name] = value;
+            answer
+        };
+        let last = |denials: Value| {
+            json!({ "at": "2023-11-14T22:08:20.000Z", "ago_ms": 300_000, "denials": denials,
+                    "since": "2023-11-14T22:08:00.000Z" })
+        };
+        let mut open = state.clone();
+        open["open_tiers"] = json!(["plan"]);
+        for (answer, tone, words) in [
+            (answer.clone(), Tone::Good, "No, such a request passes now."),
+            (of_limit("last_denied", last(Value::Null)), Tone::Good, "; last denied at 2023-11-14T22:08:20Z"),
+            (of_limit("last_denied", last(json!(14))), Tone::Warn, "limit a has denied some: last denied at"),
+            (of_limit("state", open), Tone::Warn, "without plan it passes now"),
+            (with("doubt", json!("no limit uses adress")), Tone::Warn, "Perhaps not: no limit uses adress."),
+            (
+                with("incomplete", json!([{ "limit": "b", "depends_on": ["method", "path"] }])),
+                Tone::Warn,
+                "whether limit b applies depends on method and path",
+            ),
+            (with("as_given", json!({ "allowed": false, "limits": ["b"] })), Tone::Warn, "it is denied: b."),
+        ] {
+            let given = sentences(&intent, &answer, NOW);
+            assert_eq!(given.tone, tone, "{given:?}");
+            assert!(given.first.contains(words), "{given:?}");
+        }
     }
 
     /// Each verb has its sentence, and none claims more than was done.

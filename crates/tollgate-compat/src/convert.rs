@@ -67,7 +67,7 @@ impl Native {
     }
 }
 
-/// What a limit can do that a fixed window cannot.
+/// The abilities of a limit that a fixed window lacks.
 pub(crate) const WINDOWS: &str = "`algorithm: sliding-window` never admits more than the rate in any period, where a fixed window admits up to twice \
      as much around its edge; the default, a token bucket, admits a burst and then a steady rate";
 

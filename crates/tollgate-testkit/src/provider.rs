@@ -295,7 +295,11 @@ impl Provider {
                 (rule, left)
             })
             .collect();
-        let headers = self.headers(&lefts, is_admitted, asked.route, now);
+        let counted: Vec<&(Rule, Left)> = lefts.iter().filter(|(rule, _)| rule.is_announced()).collect();
+        let mut headers = self.numbers(&counted, asked.route, now.saturating_add_signed(self.skew));
+        if !is_admitted {
+            headers.extend(self.retry_after(&lefts, &counted));
+        }
         let status = match self.speech {
             Speech::ShopifyGraphQl => 200,
             Speech::Github if !is_admitted => 403,
@@ -317,25 +321,15 @@ impl Provider {
         }
     }
 
-    fn headers(
-        &self,
-        lefts: &[(Rule, Left)],
-        is_admitted: bool,
-        route: &str,
-        now: u64,
-    ) -> Vec<(String, String)> {
-        let counted: Vec<&(Rule, Left)> = lefts.iter().filter(|(rule, _)| rule.is_announced()).collect();
-        let mut headers = self.numbers(&counted, route, now.saturating_add_signed(self.skew));
+    /// When a refused call may come back, if this server says so.
+    fn retry_after(&self, lefts: &[(Rule, Left)], counted: &[&(Rule, Left)]) -> Option<(String, String)> {
         let announces = match self.speech {
             Speech::Silent | Speech::ShopifyGraphQl => false,
             Speech::Github => counted.iter().all(|(_, left)| left.remaining > 0),
             _ => true,
         };
-        if !is_admitted && announces {
-            let wait = lefts.iter().map(|(_, left)| left.fits_in).max().unwrap_or(0);
-            headers.push(("retry-after".to_owned(), wait.div_ceil(SECOND).max(1).to_string()));
-        }
-        headers
+        let wait = lefts.iter().map(|(_, left)| left.fits_in).max().unwrap_or(0);
+        announces.then(|| ("retry-after".to_owned(), wait.div_ceil(SECOND).max(1).to_string()))
     }
 
     /// The fields that say how much is left. `theirs` is the present by the provider's clock.

@@ -12,7 +12,7 @@ use crate::signal::{Throttle, ThrottleKind, ThrottleScope, Window};
 const GITHUB_SECONDARY: Ticks = Ticks::from_secs(60);
 /// A shorter wait is not that of a day's quota, so that waiting helps.
 const DAY_WAIT_MIN: Ticks = Ticks::from_secs(60);
-/// What Anthropic sends when it is overloaded.
+/// The status of Anthropic when it is overloaded.
 const SITE_OVERLOADED: u16 = 529;
 
 /// The refusal, if the response is one.

@@ -138,7 +138,7 @@ mod tests {
         assert!(!key.contains("s3cret") && !format!("{call:?}").contains("s3cret"), "{call:?}");
     }
 
-    /// What the program states about the call wins over what its request says.
+    /// The statements of the program about the call win over its request.
     #[test]
     fn attributes_of_the_program_win() {
         let request = http::Request::get("/v2/chat").header("host", "example.com:8080");

@@ -11,7 +11,7 @@ use crate::config;
 use crate::console::Console;
 use crate::identity::Identity;
 use crate::policy_file::{self, Loaded, PolicyFileError};
-use crate::policy_spelling::misspelt;
+use crate::policy_spelling::{Supply, misspelt};
 use crate::policy_warnings::{Doubts, Ends, UntrustedAttributes, exceptions};
 use crate::text::counted;
 use crate::{SUCCESS, USAGE};
@@ -19,7 +19,7 @@ use crate::{SUCCESS, USAGE};
 /// Checks every file, even if others have problems.
 pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
     let mut status = SUCCESS;
-    let (reader, ends) = match reader(arguments) {
+    let HttpSide { reader, ends, supply } = match http_side(arguments) {
         Ok(read) => read,
         Err(problem) => {
             console.error(problem);
@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
         let checked = match policy_file::load_for(Some(path), identity.credentials()) {
             Ok(loaded) => {
                 let about = Doubts { file: &loaded.name, policy: loaded.rules.policy() };
-                let mut doubts = misspelt(about, &reader);
+                let mut doubts = misspelt(about, &reader, supply);
                 doubts.extend(strangers.warnings(about));
                 doubts.extend(exceptions(about, ends));
                 doubts.sort_by_key(|doubt| (doubt.line, doubt.column));
@@ -120,14 +120,23 @@ fn finding(finding: &Finding) -> Value {
     })
 }
 
+/// What a config says about requests of HTTP.
+struct HttpSide {
+    reader: Reader,
+    ends: Ends,
+    supply: Supply,
+}
+
 /// How requests for these policies are read, and whether the server sees how they end.
-fn reader(arguments: &CheckArguments) -> Result<(Reader, Ends), String> {
+fn http_side(arguments: &CheckArguments) -> Result<HttpSide, String> {
     let config = config::load(arguments.config.as_deref(), &[])?;
+    let supply = config.supply();
     let mut reader = config.reader;
     if let Some(path) = &config.callers {
         reader.callers = Some(CallersFile::open(path, &reader, Clock::precise().now())?.active());
     }
-    Ok((reader, if config.routes.is_empty() { Ends::Unknown } else { Ends::Seen }))
+    let ends = if config.routes.is_empty() { Ends::Unknown } else { Ends::Seen };
+    Ok(HttpSide { reader, ends, supply })
 }
 
 /// Prints every problem, one per line.

@@ -46,6 +46,32 @@ pub(super) struct Addresses {
     pub(super) outbound: Option<SocketAddr>,
 }
 
+impl Addresses {
+    /// An upstream that is a listener of this process would send requests in a circle, or hand the server's own
+    /// interfaces to the gateway's clients.
+    fn are_no_upstreams(&self, routes: &[RoutePlan]) -> Result<(), String> {
+        let own = [
+            ("--http", Some(self.http)),
+            ("--grpc", self.grpc),
+            ("--resp", self.resp),
+            ("--gateway", self.gateway),
+            ("--outbound", self.outbound),
+        ];
+        for target in routes.iter().flat_map(RoutePlan::targets) {
+            let is_meant = |(_, address): &(&str, Option<SocketAddr>)| {
+                address.is_some_and(|address| target.names_listener(address))
+            };
+            if let Some((flag, _)) = own.iter().find(|own| is_meant(own)) {
+                return Err(format!(
+                    "the upstream {target} is this Tollgate's own {flag} address; name the address of the service behind the \
+                     gateway, or move {flag} to another port"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Listeners that are being served.
 pub(super) struct OpenListeners {
     pub(super) servers: JoinSet<usize>,
@@ -54,21 +80,20 @@ pub(super) struct OpenListeners {
 }
 
 impl Listeners {
-    /// Binds these addresses. Binds the gateway's address if there are routes.
+    /// Binds these addresses, which no route may have as its upstream.
     ///
     /// # Errors
-    /// When an address cannot be bound. The message says what to do.
+    /// When an address cannot be bound, or is an upstream. The message says what to do.
     pub(super) async fn bind(at: &ListenAddresses, routes: &[RoutePlan]) -> Result<Self, String> {
-        Ok(Self {
+        let listeners = Self {
             http: listen::bind(at.http, "--http").await?,
             grpc: bound(at.grpc, "--grpc").await?,
             resp: bound(at.resp, "--resp").await?,
             outbound: bound(at.outbound, "--outbound").await?,
-            gateway: match routes.is_empty() {
-                true => None,
-                false => Some(listen::bind(at.gateway, "--gateway").await?),
-            },
-        })
+            gateway: bound(at.gateway, "--gateway").await?,
+        };
+        listeners.addresses()?.are_no_upstreams(routes)?;
+        Ok(listeners)
     }
 
     /// The bound addresses.

@@ -1,7 +1,7 @@
 //! The settings of a server: the arguments and the config file as plain values, each validated once. Nothing behind it
 //! knows of the command line.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,6 +16,9 @@ use crate::reload::ReloadSettings;
 use crate::snapshot::SnapshotInterval;
 use crate::store::StoreChoice;
 use crate::tls::TlsFiles;
+
+/// Where the gateway listens by default.
+const GATEWAY_DEFAULT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8000));
 
 /// The settings.
 pub(super) struct Settings {
@@ -50,8 +53,8 @@ pub(super) struct ListenAddresses {
     pub(super) http: SocketAddr,
     pub(super) grpc: Option<SocketAddr>,
     pub(super) resp: Option<SocketAddr>,
-    /// It is served if there are routes.
-    pub(super) gateway: SocketAddr,
+    /// The gateway, if there are routes.
+    pub(super) gateway: Option<SocketAddr>,
     /// Where calls to other people's APIs are taken, if the config has `outbound`.
     pub(super) outbound: Option<SocketAddr>,
 }
@@ -78,12 +81,23 @@ impl Settings {
             }
             (plan, chosen) => plan.as_ref().map(|plan| chosen.unwrap_or(plan.listen)),
         };
+        config.routes.extend(arguments.upstream.as_ref().map(RoutePlan::of_flag));
+        let gateway = match (config.routes.is_empty(), arguments.gateway) {
+            (true, Some(address)) => {
+                return Err(format!(
+                    "--gateway {address}: there is nothing behind it; add --upstream URL with the service, or `routes` to \
+                     the config"
+                ));
+            }
+            (true, None) => None,
+            (false, chosen) => Some(chosen.unwrap_or(GATEWAY_DEFAULT)),
+        };
         let listen = ListenAddresses {
             outbound,
             http: arguments.http,
             grpc: arguments.grpc.address(),
             resp: arguments.resp.address(),
-            gateway: arguments.gateway,
+            gateway,
         };
         let has_client_ca = arguments.security.tls_client_ca.is_some();
         if !has_client_ca && !arguments.insecure {
@@ -96,7 +110,6 @@ impl Settings {
             listen.outbound.map_or(Ok(()), is_loopback_of_outbound)?;
         }
         config.callers = arguments.callers.clone().or(config.callers);
-        config.routes.extend(arguments.upstream.as_ref().map(RoutePlan::of_flag));
         let store = StoreChoice::of(&arguments.store.settings(), &config.store)?;
         let traces = arguments.observability.otlp.clone();
         let sample = arguments.observability.otlp_sample;

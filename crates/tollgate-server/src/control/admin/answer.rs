@@ -229,6 +229,7 @@ impl ControlPlane {
             footing: self.service.engine.operator().overrides(act.now).mode_of(limit),
             ruled: single.get(limit.name()).copied(),
             holds: self.service.engine.operator().overrides(act.now).of(limit),
+            applied: self.service.meter.has_applied(limit),
         };
         let mut view = LimitsView::new(&policy, self.policy_report(act), all, holding, &blocks, act.wall);
         view.overload = self.overload_overrides(act);

@@ -135,6 +135,9 @@ struct LimitView<'a> {
     /// The effective override: the milder of that one and the override of all limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     holds: Option<ExpiringOverrideView>,
+    /// Whether it applied to any request since this server started, if that is counted for it alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    applied: Option<bool>,
 }
 
 /// The effective state of a limit at one instant, and the override of this limit alone.
@@ -142,6 +145,7 @@ pub(super) struct LimitFooting {
     pub(super) footing: (Mode, u8),
     pub(super) ruled: Option<ExpiringOverride>,
     pub(super) holds: Option<ExpiringOverride>,
+    pub(super) applied: Option<bool>,
 }
 
 /// The active limits with all overrides and blocks.
@@ -195,7 +199,7 @@ impl<'a> LimitsView<'a> {
             foreign: Vec::new(),
         };
         for limit in policy.limits() {
-            let LimitFooting { footing: (mode, percent), ruled, holds } = holding(limit);
+            let LimitFooting { footing: (mode, percent), ruled, holds, applied } = holding(limit);
             if ruled.is_none() && view.limits.len() >= Self::LISTED_MAX {
                 view.left_off += 1;
                 continue;
@@ -207,6 +211,7 @@ impl<'a> LimitsView<'a> {
                 percent,
                 ruled: ruled.map(shown),
                 holds: holds.map(shown),
+                applied,
             });
         }
         view

@@ -242,8 +242,9 @@ fn compile(name: &str, bytes: &[u8]) -> Result<Config, Findings> {
     let mut report = Report::new(name);
     let config = document::table(bytes, &mut report).and_then(|table| {
         if let Some(limits) = Fields::of(&table, "", "a table", &mut report)?.get("limits") {
-            let message = format!("this is a policy; `tollgate policy check {name}` checks it");
-            report.error(limits.at, "limits", Problem::new(message, "a config has no limits"));
+            let message =
+                format!("limits are those of a policy: check it with `tollgate policy check {name}`");
+            report.error(limits.at, "", Problem::new(message, "a config, without limits"));
             return None;
         }
         let document = document::settings::<Document>(table.clone(), &mut report);

@@ -136,13 +136,19 @@ fn paths(condition: &Condition) -> &[String] {
 /// What a path means that other programs take for something else, and what would be accepted.
 fn other_meaning(path: &str, matching: PathMatch) -> Option<(&'static str, String)> {
     if let Some(stem) = path.strip_suffix("/**") {
-        return Some(("has ** where * is enough: it stands for any characters, / included", format!("{stem}/*")));
+        return Some((
+            "has ** where * is enough: it stands for any characters, / included",
+            format!("{stem}/*"),
+        ));
     }
     // In an exact comparison the slash belongs to the path.
     let stem = path.strip_suffix('/').filter(|stem| !stem.is_empty() && matching == PathMatch::Loose)?;
     let is_plain = !stem.contains(['*', '{']);
     is_plain.then(|| {
-        ("is this path alone, and nothing below it", format!("{stem}/* for both, or {stem} for the path alone"))
+        (
+            "is this path alone, and nothing below it",
+            format!("{stem}/* for both, or {stem} for the path alone"),
+        )
     })
 }
 
@@ -226,14 +232,22 @@ mod tests {
             found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
         };
         for (fields, place) in [
-            ("by: [adress]", "p:1:25: warning: limits[0] \"a\".by[0]: no request through the gateway or /v1/authz has adress"),
+            (
+                "by: [adress]",
+                "p:1:25: warning: limits[0] \"a\".by[0]: no request through the gateway or /v1/authz has adress",
+            ),
             ("by: [ip], when: {adress: x}", "limits[0] \"a\".when.adress: no request"),
             ("by: [ip], when: \"adress == 'x'\"", "limits[0] \"a\".when: no request"),
         ] {
-            assert!(found(fields, Supply::Known).contains(place), "{fields}: {}", found(fields, Supply::Known));
+            assert!(
+                found(fields, Supply::Known).contains(place),
+                "{fields}: {}",
+                found(fields, Supply::Known)
+            );
             assert_eq!(found(fields, Supply::Unknown), "", "{fields}");
         }
-        for fields in ["by: [tenant, ip]", "by: [ip], when: {adress: {not: x}}", "by: [adress], mode: 'off'"] {
+        for fields in ["by: [tenant, ip]", "by: [ip], when: {adress: {not: x}}", "by: [adress], mode: 'off'"]
+        {
             assert_eq!(found(fields, Supply::Known), "", "{fields}");
         }
         let near = found("by: [tennant]", Supply::Known);
@@ -244,15 +258,23 @@ mod tests {
     #[test]
     fn paths_with_another_meaning_are_reported() {
         for (path, expected) in [
-            ("/api/", "/api/ is this path alone, and nothing below it; accepted: /api/* for both, or /api for the path alone"),
-            ("/v1/**", "/v1/** has ** where * is enough: it stands for any characters, / included; accepted: /v1/*"),
+            (
+                "/api/",
+                "/api/ is this path alone, and nothing below it; accepted: /api/* for both, or /api for the path alone",
+            ),
+            (
+                "/v1/**",
+                "/v1/** has ** where * is enough: it stands for any characters, / included; accepted: /v1/*",
+            ),
             ("[/ok, /api/]", "/api/ is this path alone"),
         ] {
-            let found = warnings(&format!("limits: [{{name: a, when: {{path: {path}}}, rate: 5/s}}]"), "tenant");
+            let found =
+                warnings(&format!("limits: [{{name: a, when: {{path: {path}}}, rate: 5/s}}]"), "tenant");
             assert!(found.contains(expected) && found.lines().count() == 1, "{path}: {found}");
         }
         for path in ["/", "/api", "/api/*", "/users/{id}"] {
-            let found = warnings(&format!("limits: [{{name: a, when: {{path: '{path}'}}, rate: 5/s}}]"), "tenant");
+            let found =
+                warnings(&format!("limits: [{{name: a, when: {{path: '{path}'}}, rate: 5/s}}]"), "tenant");
             assert_eq!(found, "", "{path}");
         }
     }

@@ -62,7 +62,8 @@ pub enum GivenValue {
 /// Parses a duration that the server reads again, since only it knows how long one may be.
 pub(super) fn period(text: &str) -> Result<String, String> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let meant = if is_number { format!("{text}s, {text}m or {text}h") } else { "90s, 10m or 1h30m".to_owned() };
+    let meant =
+        if is_number { format!("{text}s, {text}m or {text}h") } else { "90s, 10m or 1h30m".to_owned() };
     duration(text).map(|_| text.to_owned()).map_err(|_| format!("not a duration; accepted: {meant}"))
 }
 

@@ -406,7 +406,8 @@ pub(super) fn limits(answer: &Value, console: &mut Console) {
                 None if limit["percent"] == 100 => text(limit, "mode").to_owned(),
                 None => format!("{} {} %", text(limit, "mode"), limit["percent"]),
             };
-            let unused = if limit["applied"] == false { "; no request yet since this server started" } else { "" };
+            let unused =
+                if limit["applied"] == false { "; no request yet since this server started" } else { "" };
             vec![cell(text(limit, "name")), mode, format!("{}{unused}", meaning(limit))]
         })
         .collect();

@@ -143,8 +143,19 @@ fn an_own_address_is_no_upstream() {
         let upstream = format!("http://localhost:{}", address.port());
         let others = if flag == "--http" { "--gateway" } else { "--http" };
         let output = run(
-            &["serve", flag, &address.to_string(), others, "127.0.0.1:0", "--grpc", "off", "--resp", "off",
-              "--upstream", &upstream],
+            &[
+                "serve",
+                flag,
+                &address.to_string(),
+                others,
+                "127.0.0.1:0",
+                "--grpc",
+                "off",
+                "--resp",
+                "off",
+                "--upstream",
+                &upstream,
+            ],
             b"",
         );
         assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));

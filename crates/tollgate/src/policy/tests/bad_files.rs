@@ -27,7 +27,10 @@ const ERRORS: &[Case] = &[
     Case { file: "limits: [\n", found: &["not YAML"] },
     // The story: these were "did not find expected '-' indicator" and "mapping values are not allowed in this context".
     one!("   rate: 5/s\n", "this line is indented by 3, and no line above it is; accepted: 0, 2 or 4"),
-    one!("    rate: 5/s\n      by: [ip]\n", "this line is indented by 6, and no line above it is; accepted: 0, 2 or 4"),
+    one!(
+        "    rate: 5/s\n      by: [ip]\n",
+        "this line is indented by 6, and no line above it is; accepted: 0, 2 or 4"
+    ),
     one!("    rate: 5/s: 6/s\n", "not YAML"),
     Case { file: "limits: []\n---\nlimits: []\n", found: &["policy.yaml:2:1: a second document"] },
     Case {

@@ -4,12 +4,12 @@ use tollgate::policy::source::nearest;
 use tollgate::{CheckRequest, Clock, Engine, HeaderPolicy, MemoryStore, Policy, RequestError};
 use tollgate_tower::attributes::BUILT_IN;
 
-use crate::cli::{DecideArguments, GivenValue};
+use crate::cli::DecideArguments;
 use crate::console::Console;
 use crate::decision_json::{Decided, Hold};
 use crate::policy_file;
 use crate::text::shown;
-use crate::{FAILURE, SUCCESS, USAGE};
+use crate::{FAILURE, SUCCESS};
 
 mod table;
 
@@ -19,27 +19,21 @@ use table::DecisionTable;
 const MEMORY_BYTES: u64 = 4 << 20;
 
 /// Decides, and returns whether all requests were allowed.
-pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> u8 {
-    let loaded = match policy_file::load(arguments.policy.as_ref()) {
-        Ok(loaded) => loaded,
-        Err(error) => return fail(console, error),
-    };
-    let request = match request(arguments) {
-        Ok(request) => request,
-        Err(error) => return fail(console, error),
-    };
+///
+/// # Errors
+/// When nothing could be decided.
+pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> Result<u8, String> {
+    let loaded = policy_file::load(arguments.policy.as_ref()).map_err(|error| error.to_string())?;
+    let request = request(arguments).map_err(|error| error.to_string())?;
     if !loaded.warnings.is_empty() {
         console.problem(&loaded.warnings);
     }
     if let Some(compat) = loaded.rules.compat() {
         let format = compat.format().name();
-        return fail(
-            console,
-            format_args!(
-                "{}: {format} are decided by a server: start one with `tollgate serve`, and ask POST /json",
-                loaded.name
-            ),
-        );
+        return Err(format!(
+            "{}: {format} are decided by a server: start one with `tollgate serve`, and ask POST /json",
+            loaded.name
+        ));
     }
     let policy = loaded.rules.policy();
     for attribute in &arguments.attributes {
@@ -54,7 +48,7 @@ pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> u8 {
     let mut table = DecisionTable::default();
     let mut status = SUCCESS;
     for _ in 0..arguments.times {
-        let Ok(decision) = engine.try_check(&request, now) else { return FAILURE }; // Memory never waits.
+        let Ok(decision) = engine.try_check(&request, now) else { return Ok(FAILURE) }; // Memory never waits.
         if !decision.is_allowed() {
             status = FAILURE;
         }
@@ -65,14 +59,14 @@ pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> u8 {
             table.row(&decision, now.since(start), console);
         }
         if console.is_closed() {
-            return status;
+            return Ok(status);
         }
         now = now + arguments.every;
     }
     if !arguments.json {
         table.end(console);
     }
-    status
+    Ok(status)
 }
 
 /// A warning about an attribute that no limit reads and no HTTP request is known to have.
@@ -85,18 +79,10 @@ fn unused(policy: &Policy, name: &str) -> Option<String> {
     Some(format!("no limit uses {}{meant}", shown(name)))
 }
 
-fn fail(console: &mut Console, error: impl std::fmt::Display) -> u8 {
-    console.error(error);
-    USAGE
-}
-
 fn request(arguments: &DecideArguments) -> Result<CheckRequest<'_>, RequestError> {
     let mut request = CheckRequest::new();
     for attribute in &arguments.attributes {
-        request = match &attribute.value {
-            GivenValue::Text(text) => request.with(&attribute.name, text)?,
-            GivenValue::Number(number) => request.with(&attribute.name, *number)?,
-        };
+        request.push(&attribute.name, &attribute.value)?;
     }
     request.cost(arguments.cost)
 }

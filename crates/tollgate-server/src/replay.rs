@@ -8,7 +8,7 @@ use ring::hmac;
 use serde::Serialize;
 use tollgate::policy::Limit;
 use tollgate::{Clock, Policy, Ticks};
-use tollgate_sim::log::{ArrivalWindow, Entry, FileReport, Mapping, Reader as LogReader};
+use tollgate_sim::log::{ArrivalWindow, Entry, FileReport, Mapping, Reader as LogReader, Record};
 use tollgate_sim::replay::{
     Clients, InputFile, InputReport, MissingAttribute, Options, Replay, Report, TouchedKey, Unseen,
 };
@@ -18,6 +18,7 @@ mod request_reader;
 mod text;
 mod html;
 
+pub(crate) use html::PageTitle;
 pub(crate) use request_reader::RequestReader;
 
 use crate::callers::CallersFile;
@@ -64,14 +65,14 @@ fn carried_out(arguments: &ReplayArguments, console: &mut Console) -> Result<(),
     let policy = load(&arguments.policy)?;
     let against = arguments.against.as_deref().map(load).transpose()?;
     known_limits(&arguments.without, &policy, against.as_ref())?;
+    let live = RequestReader::new(reader, std::iter::once(&policy).chain(&against));
+    let mut logs = opened(&arguments.logs, &mapping(&arguments.columns))?;
     let options = Options {
         clients: clients(arguments.clients),
         without: arguments.without.clone(),
         unseen: Unseen::Refuse,
+        precision: logs.precision(),
     };
-    let live = RequestReader::new(reader, std::iter::once(&policy).chain(&against));
-    let logs = LogReader::open(&arguments.logs, &mapping(&arguments.columns));
-    let mut logs = logs.map_err(|error| error.to_string())?;
     let sentences: Vec<String> = policy.limits().iter().map(Limit::sentence_without_keys).collect();
     let replay = Replay::new(policy, against, options, live);
     let mut report = replayed(replay, &mut logs, console)?;
@@ -81,19 +82,19 @@ fn carried_out(arguments: &ReplayArguments, console: &mut Console) -> Result<(),
     written(&report, arguments, console)
 }
 
-/// The report as a page of logs replayed through a policy with this name.
+/// The report as a page of logs replayed through a policy.
 pub(crate) fn page_of(
-    (policy, name): (Policy, &str),
+    (policy, title): (Policy, &PageTitle<'_>),
     logs: &[PathBuf],
     config: Option<&Path>,
     columns: &ColumnArguments,
     console: &mut Console,
 ) -> Result<String, String> {
     let live = RequestReader::new(request_reader(config)?, std::iter::once(&policy));
-    let logs = LogReader::open(logs, &mapping(columns));
-    let mut logs = logs.map_err(|error| error.to_string())?;
-    let report = replayed(Replay::new(policy, None, Options::default(), live), &mut logs, console)?;
-    Ok(html::page(&report, name, None))
+    let mut logs = opened(logs, &mapping(columns))?;
+    let options = Options { precision: logs.precision(), ..Options::default() };
+    let report = replayed(Replay::new(policy, None, options, live), &mut logs, console)?;
+    Ok(html::page(&report, title))
 }
 
 /// Replays a trace through two policies, for `policy diff`. Every line must be a request.
@@ -104,9 +105,8 @@ pub(crate) fn compared(
     console: &mut Console,
 ) -> Result<Report, String> {
     let live = RequestReader::new(Reader::default(), [&old, &new].into_iter());
-    let logs = LogReader::open(&[trace.to_owned()], &Mapping::default());
-    let mut logs = logs.map_err(|error| error.to_string())?;
-    let options = Options { unseen: Unseen::Accept, ..Options::default() };
+    let mut logs = opened(&[trace.to_owned()], &Mapping::default())?;
+    let options = Options { unseen: Unseen::Accept, precision: logs.precision(), ..Options::default() };
     let report = replayed(Replay::new(old, Some(new), options, live), &mut logs, console)?;
     let input = &report.input;
     let mut bad = input.damage.iter().chain(&input.bad_examples).chain(&input.undecidable_examples);
@@ -114,6 +114,11 @@ pub(crate) fn compared(
         None => Ok(report),
         Some(example) => Err(example.clone()),
     }
+}
+
+/// Opens logs, and finds their formats.
+pub(crate) fn opened(logs: &[PathBuf], mapping: &Mapping) -> Result<LogReader, String> {
+    LogReader::open(logs, mapping).map_err(|error| error.to_string())
 }
 
 /// How the server reads requests.
@@ -171,11 +176,28 @@ fn replayed(
     logs: &mut LogReader,
     console: &mut Console,
 ) -> Result<Report, String> {
+    let push = |record: &Record<'_>| replay.push(record).map_err(|missing| explained(&missing));
+    let lines = read_all(logs, push, console)?;
+    let input = input(logs, lines);
+    if replay.records() == 0 {
+        return Err(no_requests(logs, lines));
+    }
+    let report = replay.finish(input).map_err(|missing| explained(&missing))?;
+    in_order(report.input.late, report.totals.requests, report.input.reorder_window_ms)?;
+    Ok(report)
+}
+
+/// Reads logs to their end, and shows how far it is. Returns the number of lines.
+pub(crate) fn read_all(
+    logs: &mut LogReader,
+    mut each: impl FnMut(&Record<'_>) -> Result<(), String>,
+    console: &mut Console,
+) -> Result<u64, String> {
     let clock = Clock::precise();
     let (start, mut shown, mut lines) = (clock.now(), clock.now(), 0u64);
     loop {
         match logs.read().map_err(|error| error.to_string())? {
-            Entry::Record(record) => replay.push(&record).map_err(|missing| explained(&missing))?,
+            Entry::Record(record) => each(&record)?,
             Entry::Bad => {}
             Entry::End => break,
         }
@@ -186,13 +208,7 @@ fn replayed(
         }
     }
     console.end_progress();
-    let input = input(logs, lines);
-    if replay.records() == 0 {
-        return Err(no_requests(logs, lines));
-    }
-    let report = replay.finish(input).map_err(|missing| explained(&missing))?;
-    in_order(report.input.late, report.totals.requests, report.input.reorder_window_ms)?;
-    Ok(report)
+    Ok(lines)
 }
 
 /// The reason why logs with so many lines have no request.
@@ -230,7 +246,7 @@ pub(crate) fn damage(logs: &LogReader) -> Vec<String> {
 }
 
 /// How far the reading is, and how long the rest takes if it goes on like this.
-pub(crate) fn progress(logs: &LogReader, lines: u64, elapsed: Ticks) -> String {
+fn progress(logs: &LogReader, lines: u64, elapsed: Ticks) -> String {
     let progress = logs.progress();
     let Some(total) = progress.total.filter(|total| *total > 0 && progress.read > 0) else {
         return format!("{lines} lines");
@@ -260,7 +276,8 @@ fn input(logs: &LogReader, lines: u64) -> InputReport {
 
 /// Advice about an attribute that the log does not have.
 fn explained(missing: &MissingAttribute) -> String {
-    let MissingAttribute { limit, attribute, requests } = missing;
+    let MissingAttribute { limit, attribute, is_key, requests } = missing;
+    let needs = if *is_key { "counts by" } else { "computes the cost from" };
     let cure = match attribute.as_str() {
         "ip" => "log the address of the client",
         "path" | "method" | "host" => "log the whole request line, and the host",
@@ -270,7 +287,7 @@ fn explained(missing: &MissingAttribute) -> String {
         }
     };
     format!(
-        "limit {limit} counts by {attribute}, which none of {requests} requests of the log has; {cure}; or leave the \
+        "limit {limit} {needs} {attribute}, which none of {requests} requests of the log has; {cure}; or leave the \
          limit out with --without {limit}"
     )
 }
@@ -312,21 +329,24 @@ struct NamedReport<'r> {
 fn written(report: &Report, arguments: &ReplayArguments, console: &mut Console) -> Result<(), String> {
     let policy = arguments.policy.display().to_string();
     let against = arguments.against.as_ref().map(|path| path.display().to_string());
-    if let Some(path) = &arguments.html {
-        save(path, &html::page(report, &policy, against.as_deref()))?;
-    }
     let named = NamedReport { policy: &policy, against_policy: against.as_deref(), report };
     let json = || serde_json::to_string_pretty(&named).map_err(|error| error.to_string());
-    match &arguments.json {
-        Some(path) if path.as_os_str() == STANDARD_OUTPUT => {
-            console.line(json()?);
-            return Ok(());
-        }
-        Some(path) => save(path, &(json()? + "\n"))?,
-        None => {}
+    // The report is shown before a file fails to be written, so that no long replay is in vain.
+    let json_file = arguments.json.as_ref().filter(|path| path.as_os_str() != STANDARD_OUTPUT);
+    let shows_text = arguments.json.is_none() || json_file.is_some();
+    if shows_text {
+        text::show(report, &policy, console);
+    } else {
+        console.line(json()?);
     }
-    text::show(report, &policy, console);
-    for path in [&arguments.html, &arguments.json].into_iter().flatten() {
+    if let Some(path) = &arguments.html {
+        let title = PageTitle { policy: &policy, against: against.as_deref(), remark: None };
+        save(path, &html::page(report, &title))?;
+    }
+    if let Some(path) = json_file {
+        save(path, &(json()? + "\n"))?;
+    }
+    for path in arguments.html.iter().chain(json_file).filter(|_| shows_text) {
         console.line(format_args!("written: {}", path.display()));
     }
     Ok(())

@@ -6,7 +6,7 @@ use tollgate_sim::suggest::{Frontier, Suggestion, TrafficSummary};
 
 use crate::cli::{SuggestArguments, SuggestPeriod};
 use crate::console::Console;
-use crate::replay;
+use crate::replay::{self, PageTitle};
 use crate::{FAILURE, SUCCESS, USAGE};
 
 mod wording;
@@ -17,7 +17,7 @@ mod reading;
 use report::{Drawing, LogNotes};
 use wording::{rate_text, warning};
 
-/// The name of the policy in its report.
+/// The name of the policy in messages and in its report.
 const SUGGESTED: &str = "the suggested policy";
 /// Standard input, which can be read only once.
 const STANDARD_INPUT: &str = "-";
@@ -67,7 +67,9 @@ fn answer(
         let compiled =
             Policy::compile(SUGGESTED, text.as_bytes()).map_err(|findings| findings.to_string())?;
         let (config, columns) = (arguments.config.as_deref(), &arguments.columns);
-        let page = replay::page_of((compiled, SUGGESTED), &arguments.logs, config, columns, console)?;
+        let remark = report::looser(frontier, suggestion.as_ref(), arguments);
+        let title = PageTitle { policy: SUGGESTED, against: None, remark: remark.as_deref() };
+        let page = replay::page_of((compiled, &title), &arguments.logs, config, columns, console)?;
         replay::save(path, &page)?;
     }
     if arguments.json {

@@ -25,8 +25,10 @@ mod fixture;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use tollgate::policy::Limit;
 use tollgate::{CheckRequest, Decision, Policy, Timestamp};
 
 pub use describe::{Describe, Given, Undecidable};
@@ -40,8 +42,7 @@ use crate::log::{Precision, Record};
 use arrivals::{Arrival, Arrivals, client_of};
 use comparison::ComparisonSheet;
 use run::{Decided, PolicyRun};
-use sheet::{Sheet, Variant, is_on};
-use summary::Stamps;
+use sheet::{Sheet, Stamps, Variant, is_on};
 
 /// After how many requests an attribute must have been seen.
 const SEEN_AFTER: u64 = 10_000;
@@ -57,6 +58,8 @@ pub struct Options {
     pub without: Vec<String>,
     /// The meaning of a limit whose attribute no request has.
     pub unseen: Unseen,
+    /// The coarsest stamps that the log is known to have.
+    pub precision: Precision,
 }
 
 /// The treatment of a limit that counts by an attribute that no request of the log has.
@@ -69,15 +72,39 @@ pub enum Unseen {
     Accept,
 }
 
-/// A limit counts by an attribute that no request of the log has. Its counters would be wrong, so nothing is reported.
+/// A limit counts by an attribute that no request of the log has, or computes the cost of all of them from one. Its counters
+/// would be wrong, so nothing is reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingAttribute {
     /// The limit.
     pub limit: String,
     /// The attribute.
     pub attribute: String,
+    /// Whether the limit counts by it; otherwise the cost needs it.
+    pub is_key: bool,
     /// How many requests were looked at.
     pub requests: u64,
+}
+
+/// An attribute that no request had so far.
+#[derive(Debug)]
+struct AbsentAttribute {
+    limit: String,
+    name: String,
+    is_key: bool,
+}
+
+impl AbsentAttribute {
+    /// The attributes that a limit depends on.
+    fn all_of(limit: &Limit) -> impl Iterator<Item = Self> {
+        let is_key = |name: &str| limit.by().iter().any(|by| by.name() == name);
+        let names: BTreeSet<&str> = limit.attributes().collect();
+        names.into_iter().map(move |name| Self {
+            limit: limit.name().to_owned(),
+            name: name.to_owned(),
+            is_key: is_key(name),
+        })
+    }
 }
 
 /// The policies before the first request.
@@ -102,8 +129,8 @@ pub struct Replay<D> {
     arrivals: Arrivals,
     waiting: Option<Waiting>,
     working: Option<Working>,
-    /// Attributes that limits count by and that no request had so far.
-    unseen: Vec<(String, String)>,
+    /// Attributes that limits depend on and that no request had so far.
+    absent: Vec<AbsentAttribute>,
     /// The attributes that name a client, where the log names them.
     client_names: Vec<String>,
     batch: Vec<Arrival>,
@@ -121,9 +148,8 @@ impl<D: Describe> Replay<D> {
     pub fn new(policy: Policy, against: Option<Policy>, options: Options, describe: D) -> Self {
         let both = [Some(&policy), against.as_ref()].into_iter().flatten();
         let limits = both.flat_map(|policy| policy.limits()).filter(|limit| is_on(limit, &options.without));
-        let by = limits.flat_map(|limit| limit.by().iter().map(move |by| (limit.name(), by.name())));
-        let unseen = by.map(|(limit, by)| (limit.to_owned(), by.to_owned()));
-        let unseen = unseen.filter(|_| options.unseen == Unseen::Refuse).collect();
+        let absent = limits.flat_map(AbsentAttribute::all_of);
+        let absent = absent.filter(|_| options.unseen == Unseen::Refuse).collect();
         let first = policy.limits().iter().find(|limit| !limit.by().is_empty());
         let client_names =
             first.into_iter().flat_map(|limit| limit.by().iter().map(|by| by.name().to_owned())).collect();
@@ -133,7 +159,7 @@ impl<D: Describe> Replay<D> {
             arrivals: Arrivals::default(),
             waiting: Some(Waiting { policy, against }),
             working: None,
-            unseen,
+            absent,
             client_names,
             batch: Vec::new(),
             records: 0,
@@ -193,12 +219,18 @@ impl<D: Describe> Replay<D> {
 
     fn seen(&self) -> Result<(), MissingAttribute> {
         // Records that wait for earlier ones were not described yet.
-        let requests = self.working.as_ref().map_or(0, |working| working.sheet.requests);
-        match self.unseen.first() {
-            Some((limit, attribute)) if requests > 0 => {
-                Err(MissingAttribute { limit: limit.clone(), attribute: attribute.clone(), requests })
-            }
-            _ => Ok(()),
+        let counts = self.working.as_ref().map(|working| (working.sheet.requests, working.sheet.faults));
+        let (requests, faults) = counts.unwrap_or_default();
+        // Where only some requests lack an attribute, a cost may do without it.
+        let is_wrong = |absent: &&AbsentAttribute| requests > 0 && (absent.is_key || faults == requests);
+        match self.absent.iter().find(is_wrong) {
+            Some(AbsentAttribute { limit, name, is_key }) => Err(MissingAttribute {
+                limit: limit.clone(),
+                attribute: name.clone(),
+                is_key: *is_key,
+                requests,
+            }),
+            None => Ok(()),
         }
     }
 
@@ -207,14 +239,17 @@ impl<D: Describe> Replay<D> {
         let Some(Waiting { policy, against }) = self.waiting.take() else { return };
         let main = PolicyRun::new(policy, &self.options.without, self.options.clients, start);
         let policy = main.policy();
-        let is_whole = batch.iter().any(|arrival| arrival.record.precision() == Precision::Second);
+        let mut precisions = batch.iter().map(|arrival| arrival.record.precision());
+        let is_whole =
+            precisions.any(|one| one == Precision::Second) || self.options.precision == Precision::Second;
+        let stamps = if is_whole { Stamps::WholeSeconds } else { Stamps::Exact };
         let against =
             against.map(|policy| (main.beside(Arc::new(policy), start), ComparisonSheet::default()));
         self.working = Some(Working {
             together: is_whole.then(|| main.beside(Arc::clone(&policy), start)),
             unrefused: main.beside(Arc::clone(&policy), start),
             against,
-            sheet: Sheet::new(policy),
+            sheet: Sheet::new(policy, stamps),
             main,
         });
     }
@@ -227,9 +262,9 @@ impl<D: Describe> Replay<D> {
         let Some(working) = &mut self.working else { return };
         for arrival in batch.drain(..) {
             let record = arrival.record.record();
-            let (unseen, describe) = (&mut self.unseen, &self.describe);
+            let (absent, describe) = (&mut self.absent, &self.describe);
             let decided = describe.describe(&record, |request| {
-                unseen.retain(|(_, name)| !request.attributes().iter().any(|given| given.name == name));
+                absent.retain(|one| !request.attributes().iter().any(|given| given.name == one.name));
                 working.decide((&arrival, &record), request, describe);
             });
             if let Err(Undecidable(reason)) = decided {
@@ -245,8 +280,6 @@ impl<D: Describe> Replay<D> {
 
     fn report(self, input: InputReport) -> Report {
         let notes = self.notes();
-        let whole = self.working.as_ref().is_some_and(|working| working.together.is_some());
-        let stamps = if whole { Stamps::WholeSeconds } else { Stamps::Exact };
         let input = InputReport {
             undecidable: self.undecidable,
             undecidable_examples: self.examples,
@@ -272,8 +305,8 @@ impl<D: Describe> Replay<D> {
             input,
             clients,
             clients_meaning,
-            totals: sheet.totals(stamps, main.waiting() as u64),
-            limits: sheet.limit_reports(stamps),
+            totals: sheet.totals(main.waiting() as u64),
+            limits: sheet.limit_reports(),
             top: sheet.top(),
             overlaps: sheet.overlap_reports(),
             week: sheet.week(),
@@ -287,7 +320,7 @@ impl<D: Describe> Replay<D> {
     /// Facts that the log lacks, with the assumptions made instead.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        let Some(Working { main, sheet, together, .. }) = &self.working else { return notes };
+        let Some(Working { main, sheet, .. }) = &self.working else { return notes };
         let policy = main.policy();
         let quotas = || policy.limits().iter().flat_map(|limit| limit.quotas());
         let has_permits = quotas().any(|quota| quota.rate().is_none());
@@ -305,8 +338,19 @@ impl<D: Describe> Replay<D> {
                 self.without_status
             ));
         }
-        if let Some(stamps) = together.as_ref().map(|_| stamps_note(sheet)) {
-            notes.push(stamps);
+        for AbsentAttribute { limit, name, .. } in &self.absent {
+            notes.push(format!(
+                "no request has {name}, which limit {limit} depends on; log it, or map it in --config"
+            ));
+        }
+        match sheet.stamps {
+            Stamps::WholeSeconds => notes.push(stamps_note(sheet)),
+            Stamps::Exact if self.whole_seconds > 0 => notes.push(format!(
+                "{} records have stamps of whole seconds and were spread evenly over them; the log begins with finer ones, so \
+                 there is no range",
+                self.whole_seconds
+            )),
+            Stamps::Exact => {}
         }
         if self.arrivals.late() > 0 {
             notes.push(format!(

@@ -13,8 +13,8 @@ mod frontier;
 mod traffic;
 
 pub use frontier::{
-    DAYS_FACTOR_MAX, Doubt, Frontier, FrontierDay, FrontierPoint, HEADROOM_WHOLE, KEYS_MIN, PERIODS_MIN,
-    Suggestion,
+    DAYS_FACTOR_MAX, Doubt, Frontier, FrontierDay, FrontierPoint, HEADROOM_WHOLE, KEYS_MIN, LooserSuggestion,
+    PERIODS_MIN, Suggestion,
 };
 pub use need::{BurstRange, KeyNeed};
 pub use share::KeyShare;

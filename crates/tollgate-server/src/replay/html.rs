@@ -5,7 +5,10 @@ use std::fmt::Write;
 
 use tollgate_sim::replay::{Changed, LimitReport, Peaks, Report, TouchedKey, Week};
 
-use super::text::{DAYS, OTHERS_AS_THEY_WERE, ranged, ranged_share, share, worst_client};
+use super::text::{
+    DAYS, OTHERS_AS_THEY_WERE, costs, delayed, facts, many, ranged, ranged_share, share, verdict,
+    worst_client,
+};
 use crate::text::plain;
 use crate::time_text::people;
 
@@ -22,12 +25,13 @@ p{margin:.4rem 0}.soft,caption{color:var(--soft)}.verdict{font-size:1.15rem;font
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}\
 caption{text-align:left}\
 th,td{text-align:left;padding:.25rem .6rem .25rem 0;border-bottom:1px solid var(--line);vertical-align:top}\
-td.n,th.n{text-align:right;white-space:nowrap;padding-right:1rem}td.t{overflow-wrap:anywhere;max-width:22rem}tr.here td{font-weight:600}\
+td.n,th.n{text-align:right;white-space:nowrap;padding-right:1rem}td.t{overflow-wrap:anywhere;min-width:8rem;max-width:22rem}\
+td.m{white-space:nowrap}tr.here td{font-weight:600}\
 svg{max-width:100%;height:auto;display:block}svg text{fill:var(--soft);font:11px system-ui,sans-serif}\
 .bar{fill:var(--bar)}.over{fill:var(--bad)}.mark{stroke:var(--bad);stroke-width:1.5;stroke-dasharray:4 3}\
 .cell{fill:var(--bad)}.empty{fill:var(--line)}\
-@media print{:root{--ink:#000;--soft:#444;--line:#bbb;--paper:#fff;--bar:#2f6fb0;--bad:#b3261e;--good:#1a7f37}\
-body{margin:0;max-width:none;padding:0;font-size:11px}.wide{overflow:visible}td{white-space:normal}\
+@media print{:root{font-size:12px;--ink:#000;--soft:#444;--line:#bbb;--paper:#fff;--bar:#2f6fb0;--bad:#b3261e;--good:#1a7f37}\
+body{margin:0;max-width:none;padding:0;font-size:11px}.wide{overflow:visible}td.t{min-width:0}\
 h2,h3,h2+p,h3+p,caption{break-after:avoid}tr,svg{break-inside:avoid}}";
 
 /// The height of a chart, in its own units.
@@ -35,8 +39,19 @@ const HEIGHT: u64 = 120;
 /// The width of one bar with its gap.
 const STEP: u64 = 34;
 
+/// The subject of a page.
+pub(crate) struct PageTitle<'t> {
+    /// The name of the policy.
+    pub(crate) policy: &'t str,
+    /// The name of the other policy.
+    pub(crate) against: Option<&'t str>,
+    /// A remark under the answer.
+    pub(crate) remark: Option<&'t str>,
+}
+
 /// The whole page.
-pub(super) fn page(report: &Report, policy: &str, against: Option<&str>) -> String {
+pub(super) fn page(report: &Report, title: &PageTitle<'_>) -> String {
+    let PageTitle { policy, against, .. } = *title;
     let mut page = String::with_capacity(64 << 10);
     page.push_str("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n");
     page.push_str(
@@ -47,7 +62,7 @@ pub(super) fn page(report: &Report, policy: &str, against: Option<&str>) -> Stri
         &mut page,
         format_args!("<title>{} replayed</title>\n<style>{STYLE}</style></head><body>\n", safe(policy)),
     );
-    head(&mut page, report, policy);
+    head(&mut page, report, title);
     if let Some((against, comparison)) = against.zip(report.against.as_ref()) {
         put(
             &mut page,
@@ -94,15 +109,19 @@ fn safe(text: &str) -> String {
     safe
 }
 
-fn head(page: &mut String, report: &Report, policy: &str) {
+fn head(page: &mut String, report: &Report, title: &PageTitle<'_>) {
     let totals = &report.totals;
-    put(page, format_args!("<h1>{} replayed</h1>\n<p class=\"soft\">", safe(policy)));
+    put(page, format_args!("<h1>{} replayed</h1>\n", safe(title.policy)));
+    if let [limit] = &report.limits[..] {
+        put(page, format_args!("<p>{}</p>\n", safe(&limit.sentence)));
+    }
+    page.push_str("<p class=\"soft\">");
     put(
         page,
         format_args!(
-            "{} requests of {} clients, {} to {} ({}); assumed: {}</p>\n",
-            totals.requests,
-            totals.clients,
+            "{} of {}, {} to {} ({}); assumed: {}</p>\n",
+            many(totals.requests, "request"),
+            many(totals.clients, "client"),
             totals.from,
             totals.to,
             people(totals.seconds.saturating_mul(1_000)),
@@ -113,18 +132,10 @@ fn head(page: &mut String, report: &Report, policy: &str) {
         put(page, format_args!("<p class=\"bad\">Damaged: {}.</p>\n", safe(damage)));
     }
     let class = if totals.denied == 0 { "good" } else { "bad" };
-    put(
-        page,
-        format_args!(
-            "<p class=\"verdict {class}\">It would have denied {} of {} requests ({}), and touched {} of {} clients ({} %).</p>\n",
-            ranged(totals.denied, totals.denied_range),
-            totals.decisions,
-            ranged_share(totals),
-            totals.clients_touched,
-            totals.clients,
-            share(totals.clients_touched_percent)
-        ),
-    );
+    put(page, format_args!("<p class=\"verdict {class}\">It {}.</p>\n", verdict(totals)));
+    if let Some(remark) = title.remark {
+        put(page, format_args!("<p>{}</p>\n", safe(remark)));
+    }
     if let Some(without) = &totals.without_refused {
         put(
             page,
@@ -138,6 +149,7 @@ fn head(page: &mut String, report: &Report, policy: &str) {
             ),
         );
     }
+    facts(totals, report.clients).iter().for_each(|fact| put(page, format_args!("<p>{fact}.</p>\n")));
 }
 
 fn limits(page: &mut String, limits: &[LimitReport]) {
@@ -150,14 +162,14 @@ fn limits(page: &mut String, limits: &[LimitReport]) {
         put(
             page,
             format_args!(
-                "<tr><td>{}{shadow}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{minute}</td></tr>\n",
+                "<tr><td class=\"m\">{}{shadow}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"m\">{minute}</td></tr>\n",
                 safe(&limit.name),
                 limit.requests,
                 ranged(limit.denied, limit.denied_range),
-                share(limit.denied_percent),
+                ranged_share(limit.denied, limit.denied_range, limit.requests),
                 limit.keys,
                 ranged(limit.touched, limit.touched_range),
-                share(limit.touched_percent),
+                ranged_share(limit.touched, limit.touched_range, limit.keys),
                 people(limit.denied_for_ms.median),
                 people(limit.denied_for_ms.p99),
             ),
@@ -166,25 +178,39 @@ fn limits(page: &mut String, limits: &[LimitReport]) {
     page.push_str("</table></div>\n");
 }
 
+/// The keys that limits would deny most.
 fn keys(page: &mut String, keys: &[TouchedKey]) {
-    page.push_str("<div class=\"wide\"><table><tr><th>key</th><th>limit</th><th class=\"n\">requests</th><th class=\"n\">denied</th><th class=\"n\">share</th><th>route</th><th>user agent</th></tr>\n");
-    let text = |text: &Option<String>| text.as_deref().map_or_else(|| "–".to_owned(), safe);
+    page.push_str("<div class=\"wide\"><table><tr><th>key</th><th>limit</th><th class=\"n\">requests</th><th class=\"n\">denied</th><th class=\"n\">of the limit's denials</th><th class=\"n\">denied for</th><th>route</th><th>user agent</th></tr>\n");
     for key in keys {
-        put(
-            page,
-            format_args!(
-                "<tr><td class=\"t\">{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{} %</td><td class=\"t\">{}</td><td class=\"t\">{}</td></tr>\n",
-                safe(&key.key),
-                safe(&key.limit),
-                key.requests,
-                key.denied,
-                share(key.share_percent),
-                text(&key.route),
-                text(&key.user_agent)
-            ),
-        );
+        let numbers = [
+            key.requests.to_string(),
+            key.denied.to_string(),
+            format!("{} %", share(key.share_percent)),
+            people(key.denied_for_ms),
+        ];
+        key_row(page, key, &numbers);
     }
     page.push_str("</table></div>\n");
+}
+
+/// The keys whose decisions another policy changes.
+fn changed_keys(page: &mut String, keys: &[TouchedKey]) {
+    page.push_str("<div class=\"wide\"><table><tr><th>key</th><th>limit</th><th class=\"n\">requests</th><th class=\"n\">share</th><th>route</th><th>user agent</th></tr>\n");
+    for key in keys {
+        key_row(page, key, &[key.denied.to_string(), format!("{} %", share(key.share_percent))]);
+    }
+    page.push_str("</table></div>\n");
+}
+
+fn key_row(page: &mut String, key: &TouchedKey, numbers: &[String]) {
+    let text = |text: &Option<String>| text.as_deref().map_or_else(|| "–".to_owned(), safe);
+    put(
+        page,
+        format_args!("<tr><td class=\"t\">{}</td><td class=\"m\">{}</td>", safe(&key.key), safe(&key.limit)),
+    );
+    numbers.iter().for_each(|number| put(page, format_args!("<td class=\"n\">{number}</td>")));
+    let (route, agent) = (text(&key.route), text(&key.user_agent));
+    put(page, format_args!("<td class=\"t\">{route}</td><td class=\"t\">{agent}</td></tr>\n"));
 }
 
 fn changed(page: &mut String, title: &str, changed: &Changed) {
@@ -194,10 +220,10 @@ fn changed(page: &mut String, title: &str, changed: &Changed) {
     put(
         page,
         format_args!(
-            "<h3>{title}: {} requests ({} %) of {} clients</h3>\n",
-            changed.requests,
+            "<h3>{title}: {} ({} %) of {}</h3>\n",
+            many(changed.requests, "request"),
             share(changed.percent),
-            changed.clients
+            many(changed.clients, "client")
         ),
     );
     let listed = |pairs: &[(String, u64)]| {
@@ -213,7 +239,7 @@ fn changed(page: &mut String, title: &str, changed: &Changed) {
             listed(&changed.by_route)
         ),
     );
-    keys(page, &changed.top);
+    changed_keys(page, &changed.top);
 }
 
 /// One limit: at other sizes, and how its keys differ.
@@ -221,6 +247,9 @@ fn one(page: &mut String, limit: &LimitReport, others: &str) {
     put(page, format_args!("<h2>{}</h2>\n<p>{}</p>\n", safe(&limit.name), safe(&limit.sentence)));
     if let Some(burst) = limit.burst_for_none {
         put(page, format_args!("<p>A burst of {burst} would have denied no request at this rate.</p>\n"));
+    }
+    if limit.delayed > 0 {
+        put(page, format_args!("<p>{}.</p>\n", delayed(limit)));
     }
     if let Some(worst) = &limit.worst_key {
         put(page, format_args!("<p>Would be {}.</p>\n", safe(&worst_client(worst))));
@@ -241,10 +270,10 @@ fn one(page: &mut String, limit: &LimitReport, others: &str) {
                     "<tr{class}><td>×{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
                     size.times,
                     safe(&size.quota),
-                    size.denied,
-                    share(size.denied_percent),
-                    size.touched,
-                    share(size.touched_percent)
+                    ranged(size.denied, size.denied_range),
+                    ranged_share(size.denied, size.denied_range, limit.requests),
+                    ranged(size.touched, size.touched_range),
+                    ranged_share(size.touched, size.touched_range, limit.keys)
                 ),
             );
         }
@@ -342,7 +371,15 @@ fn week(page: &mut String, week: &Week) {
     if worst == 0 {
         return;
     }
-    page.push_str("<h2>When</h2>\n<p class=\"soft\">Denials by weekday and hour, in UTC.</p>\n<svg viewBox=\"0 0 560 175\" width=\"560\" role=\"img\" aria-label=\"denials by weekday and hour\">");
+    put(
+        page,
+        format_args!(
+            "<h2>When</h2>\n<p class=\"soft\">Denials by weekday and hour, in UTC, at most {worst} in one.</p>\n"
+        ),
+    );
+    page.push_str(
+        "<svg viewBox=\"0 0 560 175\" width=\"560\" role=\"img\" aria-label=\"denials by weekday and hour\">",
+    );
     for hour in (0..24u64).step_by(3) {
         put(page, format_args!("<text x=\"{}\" y=\"11\">{hour}</text>", 36 + hour * 21));
     }
@@ -383,23 +420,22 @@ fn rest(page: &mut String, report: &Report) {
     for file in &report.input.files {
         put(
             page,
-            format_args!("<li>{}: {}, {} lines</li>\n", safe(&file.name), safe(&file.format), file.lines),
+            format_args!(
+                "<li>{}: {}, {}</li>\n",
+                safe(&file.name),
+                safe(&file.format),
+                many(file.lines, "line")
+            ),
         );
     }
     let examples = report.input.bad_examples.iter().chain(&report.input.undecidable_examples);
     let bad = report.input.bad_lines + report.input.undecidable;
     if bad > 0 {
-        put(page, format_args!("<li>{bad} lines are not in it:<ul>\n"));
+        put(page, format_args!("<li>not in it: {}<ul>\n", many(bad, "line")));
         examples.for_each(|example| put(page, format_args!("<li>{}</li>\n", safe(example))));
         page.push_str("</ul></li>\n");
     }
-    put(
-        page,
-        format_args!(
-            "<li>A shared store would have answered {} calls, or about {} with leases on one node.</li>\n",
-            report.store.calls, report.store.calls_with_leases
-        ),
-    );
+    costs(report).iter().for_each(|cost| put(page, format_args!("<li>{cost}</li>\n")));
     report.notes.iter().for_each(|note| put(page, format_args!("<li>{}</li>\n", safe(note))));
     page.push_str("</ul>\n");
 }
@@ -424,7 +460,7 @@ mod tests {
         };
         let mut report = Report { top: vec![key], ..Report::default() };
         report.input.bad_examples.push(hostile.to_owned());
-        let page = page(&report, hostile, None);
+        let page = page(&report, &PageTitle { policy: hostile, against: None, remark: Some(hostile) });
         assert_eq!(page.matches("<script").count(), 0);
         assert!(page.contains("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&quot; onload=&quot;y"));
         assert!(!page.contains(['\u{202e}', '\0']));

@@ -1,10 +1,13 @@
 //! The report for a terminal, or a file: first the answer, then each limit, then who would notice.
 
-use tollgate_sim::replay::{Clients, LimitReport, Range, Report, Totals, TouchedKey, percent};
+use tollgate_sim::replay::{
+    Changed, Clients, InputReport, LimitReport, MemoryUse, Range, Report, SizeReport, Totals, TouchedKey,
+    percent,
+};
 
 use crate::console::{Console, Style};
 use crate::operate::{cell, table};
-use crate::text::plain;
+use crate::text::{counted, plain};
 use crate::time_text::people;
 
 /// Days from Monday.
@@ -36,17 +39,17 @@ fn show_table(titles: &[&str], rows: &[Vec<String>], console: &mut Console) {
 fn show_input(report: &Report, console: &mut Console) {
     let input = &report.input;
     for file in &input.files {
-        console.line(format_args!("{}: {}, {} lines", plain(&file.name), file.format, file.lines));
+        console.line(format_args!("{}: {}, {}", plain(&file.name), file.format, many(file.lines, "line")));
     }
     for damage in &input.damage {
         console.line(console.painted(&format!("damaged: {damage}"), Style::Bad));
     }
     for (count, what, examples) in [
-        (input.bad_lines, "lines could not be read", &input.bad_examples),
-        (input.undecidable, "lines are no requests that a server accepts", &input.undecidable_examples),
+        (input.bad_lines, "could not be read", &input.bad_examples),
+        (input.undecidable, "not accepted by any server as a request", &input.undecidable_examples),
     ] {
         if count > 0 {
-            console.line(format_args!("{count} {what}:"));
+            console.line(format_args!("{} {what}:", many(count, "line")));
             examples.iter().for_each(|example| console.line(format_args!("  {}", plain(example))));
         }
     }
@@ -54,25 +57,16 @@ fn show_input(report: &Report, console: &mut Console) {
 
 fn show_totals(totals: &Totals, policy: &str, clients: &str, console: &mut Console) {
     console.line(format_args!(
-        "{} requests of {} clients, {} to {} ({})",
-        totals.requests,
-        totals.clients,
+        "{} of {}, {} to {} ({})",
+        many(totals.requests, "request"),
+        many(totals.clients, "client"),
         totals.from,
         totals.to,
         people(totals.seconds.saturating_mul(1_000))
     ));
     console.line("");
     let style = if totals.denied == 0 { Style::Good } else { Style::Bad };
-    let answer = format!(
-        "{} would have denied {} of {} requests ({}), and touched {} of {} clients ({} %)",
-        plain(policy),
-        ranged(totals.denied, totals.denied_range),
-        totals.decisions,
-        ranged_share(totals),
-        totals.clients_touched,
-        totals.clients,
-        share(totals.clients_touched_percent)
-    );
+    let answer = format!("{} {}", plain(policy), verdict(totals));
     console.line(console.painted(&answer, style));
     if let Some(without) = &totals.without_refused {
         console.line(format_args!(
@@ -84,25 +78,55 @@ fn show_totals(totals: &Totals, policy: &str, clients: &str, console: &mut Conso
             without.clients_touched
         ));
     }
+    for fact in facts(totals, clients) {
+        console.line(fact);
+    }
+}
+
+/// The answer.
+pub(super) fn verdict(totals: &Totals) -> String {
+    let Totals { decisions, clients, clients_touched, .. } = *totals;
+    format!(
+        "would have denied {} of {} ({} %), and touched {} of {} ({} %)",
+        ranged(totals.denied, totals.denied_range),
+        many(decisions, "request"),
+        ranged_share(totals.denied, totals.denied_range, decisions),
+        ranged(clients_touched, totals.clients_touched_range),
+        many(clients, "client"),
+        ranged_share(clients_touched, totals.clients_touched_range, clients)
+    )
+}
+
+/// Further facts about all requests together.
+pub(super) fn facts(totals: &Totals, clients: &str) -> Vec<String> {
+    let mut facts = Vec::new();
     if clients != Clients::Gone.name() {
-        console.line(format_args!(
+        facts.push(format!(
             "{} came back, {} of them passed, {} still waited at the end",
             totals.retries, totals.retries_allowed, totals.still_waiting
         ));
     }
-    for (count, what) in [(totals.unlimited, "met no limit"), (totals.faults, "were wrong themselves")] {
+    for (count, what) in
+        [(totals.unlimited, "met no limit"), (totals.faults, "had a cost that cannot be counted")]
+    {
         if count > 0 {
-            console.line(format_args!("{count} requests {what}"));
+            facts.push(format!("{} {what}", many(count, "request")));
         }
     }
+    facts
 }
 
-/// The share of denied requests, as a range where their number is one.
-pub(super) fn ranged_share(totals: &Totals) -> String {
-    let part = |denied: u64| share(percent(denied, totals.decisions));
-    match totals.denied_range.filter(|range| range.low < range.high) {
-        Some(range) => format!("{} to {} %", part(range.low), part(range.high)),
-        None => format!("{} %", share(totals.denied_percent)),
+/// A number of things.
+pub(super) fn many(number: u64, what: &str) -> String {
+    counted(usize::try_from(number).unwrap_or(usize::MAX), what)
+}
+
+/// A share in per cent, or the two that it is between.
+pub(super) fn ranged_share(part: u64, range: Option<Range>, whole: u64) -> String {
+    let shown = |part: u64| share(percent(part, whole));
+    match range.map(|Range { low, high }| [shown(low), shown(high)]).filter(|[low, high]| low != high) {
+        Some([low, high]) => format!("{low} to {high}"),
+        None => shown(part),
     }
 }
 
@@ -124,10 +148,10 @@ fn show_limits(report: &Report, console: &mut Console) {
             cell(&name),
             limit.requests.to_string(),
             ranged(limit.denied, limit.denied_range),
-            share(limit.denied_percent),
+            ranged_share(limit.denied, limit.denied_range, limit.requests),
             limit.keys.to_string(),
             ranged(limit.touched, limit.touched_range),
-            share(limit.touched_percent),
+            ranged_share(limit.touched, limit.touched_range, limit.keys),
             time(limit.denied_for_ms.median),
             time(limit.denied_for_ms.p99),
             minute,
@@ -155,6 +179,9 @@ fn show_limit(limit: &LimitReport, limits: usize, console: &mut Console) {
     if let Some(burst) = limit.burst_for_none {
         console.line(format_args!("  a burst of {burst} would have denied no request at this rate"));
     }
+    if limit.delayed > 0 {
+        console.line(format_args!("  {}", delayed(limit)));
+    }
     if let Some(worst) = &limit.worst_key {
         console.line(format_args!("  {}", worst_client(worst)));
     }
@@ -162,30 +189,32 @@ fn show_limit(limit: &LimitReport, limits: usize, console: &mut Console) {
         return;
     }
     let titles = ["  IF IT WERE", "QUOTA", "DENIED", "%", "TOUCHED", "%"];
-    let rows: Vec<Vec<String>> = limit
-        .sizes
-        .iter()
-        .map(|size| {
-            vec![
-                format!("  x{}", size.times),
-                size.quota.clone(),
-                size.denied.to_string(),
-                share(size.denied_percent),
-                size.touched.to_string(),
-                share(size.touched_percent),
-            ]
-        })
-        .collect();
+    let row = |size: &SizeReport| {
+        vec![
+            format!("  x{}", size.times),
+            size.quota.clone(),
+            ranged(size.denied, size.denied_range),
+            ranged_share(size.denied, size.denied_range, limit.requests),
+            ranged(size.touched, size.touched_range),
+            ranged_share(size.touched, size.touched_range, limit.keys),
+        ]
+    };
+    let rows: Vec<Vec<String>> = limit.sizes.iter().map(row).collect();
     show_table(&titles, &rows, console);
     if limits > 1 {
         console.line(format_args!("  ({OTHERS_AS_THEY_WERE})"));
     }
 }
 
+/// Requests that the queue of a leaky bucket would delay.
+pub(super) fn delayed(limit: &LimitReport) -> String {
+    format!("{} would have waited in its queue, and then passed", many(limit.delayed, "request"))
+}
+
 /// The key that a limit would deny most.
 pub(super) fn worst_client(key: &TouchedKey) -> String {
     format!(
-        "denied most: {}, {} of its {} requests, {} % of all denials",
+        "denied most: {}, {} of its {} requests, {} % of the denials of this limit",
         cell(&key.key),
         key.denied,
         key.requests,
@@ -194,7 +223,7 @@ pub(super) fn worst_client(key: &TouchedKey) -> String {
 }
 
 /// Prints the keys with the most denials.
-pub(super) fn show_top(top: &[TouchedKey], console: &mut Console) {
+fn show_top(top: &[TouchedKey], console: &mut Console) {
     if top.is_empty() {
         return;
     }
@@ -216,6 +245,28 @@ pub(super) fn show_top(top: &[TouchedKey], console: &mut Console) {
             ]
         })
         .collect();
+    show_table(&titles, &rows, console);
+}
+
+/// Prints whose decisions another policy changes.
+fn show_changed(title: &str, changed: &Changed, console: &mut Console) {
+    if changed.requests == 0 {
+        return;
+    }
+    console.line("");
+    let titles = [title, "LIMIT", "REQUESTS", "SHARE", "ROUTE", "USER AGENT"];
+    let text = |text: &Option<String>| text.as_deref().map_or_else(|| "-".to_owned(), cell);
+    let row = |key: &TouchedKey| {
+        vec![
+            cell(&key.key),
+            cell(&key.limit),
+            key.denied.to_string(),
+            format!("{} %", share(key.share_percent)),
+            text(&key.route),
+            text(&key.user_agent),
+        ]
+    };
+    let rows: Vec<Vec<String>> = changed.top.iter().map(row).collect();
     show_table(&titles, &rows, console);
 }
 
@@ -251,20 +302,40 @@ fn show_rest(report: &Report, console: &mut Console) {
         let [one, other] = &overlap.limits;
         console.line(format_args!("{one} and {other} denied {} requests together", overlap.denied));
     }
-    let store = &report.store;
-    console.line(format_args!(
-        "a shared store would have answered {} calls, or about {} with leases on one node ({} leases)",
-        store.calls, store.calls_with_leases, store.leases
-    ));
+    for cost in costs(report) {
+        console.line(cost);
+    }
     if let Some(against) = &report.against {
         console.line("");
         console.line(plain(&against.sentence));
-        show_top(&against.newly_denied.top, console);
+        show_changed("NEWLY DENIED", &against.newly_denied, console);
+        show_changed("FREED", &against.freed, console);
+        console.line("");
     }
     console.line(format_args!("assumed: {}", report.clients_meaning));
     for note in &report.notes {
         console.line(format_args!("note: {note}"));
     }
+}
+
+/// The cost of counting in a shared store, and of the replay itself.
+pub(super) fn costs(report: &Report) -> [String; 3] {
+    let Report {
+        input: InputReport { reorder_window_ms, .. },
+        store,
+        memory: MemoryUse { keys, bytes_per_key },
+        ..
+    } = report;
+    [
+        format!(
+            "a shared store would have answered {}, or about {} with leases on one node ({})",
+            many(store.calls, "call"),
+            store.calls_with_leases,
+            many(store.leases, "lease")
+        ),
+        format!("lines were put in the order of arrival within {}", people(*reorder_window_ms)),
+        format!("the replay took {bytes_per_key} bytes for each of {}", many(*keys, "key")),
+    ]
 }
 
 /// A number, or the two that it is between.

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tollgate::Clock;
 use tollgate_gateway::{RequestSettings, RoutePlan};
 
-use super::settings::ListenAddresses;
+use super::settings::{Addresses, Listening};
 use crate::control::ControlPlane;
 use crate::disk::plain_cause;
 use crate::gateway;
@@ -29,48 +29,7 @@ pub(super) struct Proxying {
 }
 
 /// Addresses that are bound and not yet served.
-pub(super) struct Listeners {
-    http: TcpListener,
-    grpc: Option<TcpListener>,
-    pub(super) resp: Option<TcpListener>,
-    gateway: Option<TcpListener>,
-    outbound: Option<TcpListener>,
-}
-
-/// The address of each protocol.
-pub(super) struct Addresses {
-    pub(super) http: SocketAddr,
-    pub(super) grpc: Option<SocketAddr>,
-    pub(super) resp: Option<SocketAddr>,
-    pub(super) gateway: Option<SocketAddr>,
-    pub(super) outbound: Option<SocketAddr>,
-}
-
-impl Addresses {
-    /// An upstream that is a listener of this process would send requests in a circle, or hand the server's own
-    /// interfaces to the gateway's clients.
-    fn are_no_upstreams(&self, routes: &[RoutePlan]) -> Result<(), String> {
-        let own = [
-            ("--http", Some(self.http)),
-            ("--grpc", self.grpc),
-            ("--resp", self.resp),
-            ("--gateway", self.gateway),
-            ("--outbound", self.outbound),
-        ];
-        for target in routes.iter().flat_map(RoutePlan::targets) {
-            let is_meant = |(_, address): &(&str, Option<SocketAddr>)| {
-                address.is_some_and(|address| target.names_listener(address))
-            };
-            if let Some((flag, _)) = own.iter().find(|own| is_meant(own)) {
-                return Err(format!(
-                    "the upstream {target} is this Tollgate's own {flag} address; name the address of the service behind the \
-                     gateway, or move {flag} to another port"
-                ));
-            }
-        }
-        Ok(())
-    }
-}
+pub(super) type Listeners = Listening<TcpListener>;
 
 /// Listeners that are being served.
 pub(super) struct OpenListeners {
@@ -84,7 +43,7 @@ impl Listeners {
     ///
     /// # Errors
     /// When an address cannot be bound, or is an upstream. The message says what to do.
-    pub(super) async fn bind(at: &ListenAddresses, routes: &[RoutePlan]) -> Result<Self, String> {
+    pub(super) async fn bind(at: &Addresses, routes: &[RoutePlan]) -> Result<Self, String> {
         let listeners = Self {
             http: listen::bind(at.http, "--http").await?,
             grpc: bound(at.grpc, "--grpc").await?,
@@ -92,7 +51,7 @@ impl Listeners {
             outbound: bound(at.outbound, "--outbound").await?,
             gateway: bound(at.gateway, "--gateway").await?,
         };
-        listeners.addresses()?.are_no_upstreams(routes)?;
+        are_no_upstreams(&listeners.addresses()?, routes)?;
         Ok(listeners)
     }
 
@@ -198,6 +157,30 @@ impl ListenerTasks<'_> {
         let (clock, stopped) = (self.clock.clone(), self.stopped.clone());
         self.servers.spawn(listen::serve(listener, limit, handshake, clock, stopped, connection));
     }
+}
+
+/// An upstream that is a listener of this process would send requests in a circle, or hand the server's own
+/// interfaces to the gateway's clients.
+fn are_no_upstreams(own: &Addresses, routes: &[RoutePlan]) -> Result<(), String> {
+    let listeners = [
+        ("--http", Some(own.http)),
+        ("--grpc", own.grpc),
+        ("--resp", own.resp),
+        ("--gateway", own.gateway),
+        ("--outbound", own.outbound),
+    ];
+    for target in routes.iter().flat_map(RoutePlan::targets) {
+        let is_meant = |(_, address): &(&str, Option<SocketAddr>)| {
+            address.is_some_and(|address| target.names_listener(address))
+        };
+        if let Some((flag, _)) = listeners.iter().find(|listener| is_meant(listener)) {
+            return Err(format!(
+                "the upstream {target} is this Tollgate's own {flag} address; name the address of the service behind the \
+                 gateway, or move {flag} to another port"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Binds the address of a protocol, if it is configured.

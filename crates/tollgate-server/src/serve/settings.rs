@@ -22,7 +22,7 @@ const GATEWAY_DEFAULT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::L
 
 /// The settings.
 pub(super) struct Settings {
-    pub(super) listen: ListenAddresses,
+    pub(super) listen: Addresses,
     pub(super) auth: Auth,
     /// The files of TLS, if it is enabled.
     pub(super) tls: Option<TlsFiles>,
@@ -48,16 +48,19 @@ pub(super) struct Settings {
     pub(super) drain_delay: Duration,
 }
 
-/// The address of each protocol. Without one a protocol is not served.
-pub(super) struct ListenAddresses {
-    pub(super) http: SocketAddr,
-    pub(super) grpc: Option<SocketAddr>,
-    pub(super) resp: Option<SocketAddr>,
-    /// The gateway, if there are routes.
-    pub(super) gateway: Option<SocketAddr>,
+/// The address or the bound listener of each protocol. Without one a protocol is not served.
+pub(super) struct Listening<T> {
+    pub(super) http: T,
+    pub(super) grpc: Option<T>,
+    pub(super) resp: Option<T>,
+    /// Where requests to upstreams are taken, if there are routes.
+    pub(super) gateway: Option<T>,
     /// Where calls to other people's APIs are taken, if the config has `outbound`.
-    pub(super) outbound: Option<SocketAddr>,
+    pub(super) outbound: Option<T>,
 }
+
+/// The address of each protocol.
+pub(super) type Addresses = Listening<SocketAddr>;
 
 /// Where traces are sent, and which share of decisions is traced, in parts per million.
 pub(super) struct TraceSettings {
@@ -92,7 +95,7 @@ impl Settings {
             (true, None) => None,
             (false, chosen) => Some(chosen.unwrap_or(GATEWAY_DEFAULT)),
         };
-        let listen = ListenAddresses {
+        let listen = Addresses {
             outbound,
             http: arguments.http,
             grpc: arguments.grpc.address(),
@@ -102,10 +105,8 @@ impl Settings {
         let has_client_ca = arguments.security.tls_client_ca.is_some();
         if !has_client_ca && !arguments.insecure {
             if !auth.is_required() {
-                [Some(listen.http), listen.grpc, listen.resp]
-                    .into_iter()
-                    .flatten()
-                    .try_for_each(is_loopback)?;
+                let named = [Some(listen.http), listen.grpc, listen.resp];
+                named.into_iter().flatten().try_for_each(is_loopback)?;
             }
             listen.outbound.map_or(Ok(()), is_loopback_of_outbound)?;
         }

@@ -3,11 +3,9 @@
 use tollgate::Policy;
 use tollgate_sim::suggest::{Frontier, Suggestion};
 
+use super::SUGGESTED;
 use super::wording::{day, headroom, rate_text, warning};
 use crate::cli::SuggestArguments;
-
-/// The name of the policy in messages.
-const NAME: &str = "the suggested policy";
 
 /// The text of the policy.
 ///
@@ -50,7 +48,7 @@ pub(super) fn text(
         format!("    burst: {}", suggestion.burst),
     ]);
     let text = lines.join("\n");
-    match Policy::compile(NAME, text.as_bytes()) {
+    match Policy::compile(SUGGESTED, text.as_bytes()) {
         Ok(_) => Ok(text),
         Err(findings) => Err(findings.to_string()),
     }

@@ -2,8 +2,8 @@
 //! and its key is the one that a limit would count by.
 
 use tollgate::policy::By;
-use tollgate::{CheckRequest, Clock, Policy, Ticks};
-use tollgate_sim::log::{Entry, Precision, Reader as LogReader, Record};
+use tollgate::{CheckRequest, Policy, Ticks};
+use tollgate_sim::log::{Precision, Reader as LogReader, Record};
 use tollgate_sim::replay::Describe;
 use tollgate_sim::suggest::{KEYS_MAX, LoggedRequest, TrafficSummary};
 
@@ -14,10 +14,6 @@ use crate::identity::Identity;
 use crate::replay::{self, RequestReader};
 use crate::text::plain;
 
-/// How many lines are read between two looks at the clock.
-const LOOK_EVERY: u64 = 16_384;
-/// How often the progress is shown.
-const SHOW_EVERY: Ticks = Ticks::from_millis(500);
 /// How much later than its stamp of whole seconds a request may have come.
 const SECOND: Ticks = Ticks::from_secs(1);
 /// Stands between the values of a key. No attribute has it by accident.
@@ -36,23 +32,10 @@ pub(super) fn read(
     let policy = counting(&arguments.by, &Identity::of(&reader))?;
     let by = policy.limits().first().map_or(&[][..], |limit| limit.by());
     let live = RequestReader::new(reader, std::iter::once(&policy));
-    let logs = LogReader::open(&arguments.logs, &replay::mapping(&arguments.columns));
-    let mut logs = logs.map_err(|error| error.to_string())?;
+    let mut logs = replay::opened(&arguments.logs, &replay::mapping(&arguments.columns))?;
     let mut notes = LogNotes::default();
-    let clock = Clock::precise();
-    let (start, mut shown, mut lines) = (clock.now(), clock.now(), 0u64);
-    loop {
-        match logs.read().map_err(|error| error.to_string())? {
-            Entry::Record(record) => add(&record, (&live, by), summary, &mut notes)?,
-            Entry::Bad => {}
-            Entry::End => break,
-        }
-        lines += 1;
-        if lines.is_multiple_of(LOOK_EVERY) && clock.now().since(shown) >= SHOW_EVERY {
-            shown = clock.now();
-            console.progress(replay::progress(&logs, lines, shown.since(start)));
-        }
-    }
+    let each = |record: &Record<'_>| add(record, (&live, by), summary, &mut notes);
+    let lines = replay::read_all(&mut logs, each, console)?;
     if summary.keys() == 0 {
         return Err(match notes.without_key {
             0 => replay::no_requests(&logs, lines),

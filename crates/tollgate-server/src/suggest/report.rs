@@ -10,6 +10,8 @@ use crate::time_text::rfc3339;
 
 /// The width of the longest bar.
 const BAR: u64 = 40;
+/// How many times larger the suggested rate is if a few keys decide it.
+const LESS: u64 = 4;
 /// The most days that are listed. Of more, only the extremes are.
 const DAYS_SHOWN: usize = 14;
 
@@ -91,7 +93,31 @@ pub(super) fn lines(
     }
     lines.push(String::new());
     lines.extend(suggestion.into_iter().flat_map(|suggestion| chosen(frontier, suggestion, arguments)));
+    lines.extend(looser(frontier, suggestion, arguments));
     lines
+}
+
+/// How much less most keys need, if a few are unlike the others.
+pub(super) fn looser(
+    frontier: &Frontier,
+    suggestion: Option<&Suggestion>,
+    arguments: &SuggestArguments,
+) -> Option<String> {
+    let looser = frontier.suggest_looser(arguments.headroom)?;
+    let is_much_less =
+        suggestion.is_none_or(|suggestion| looser.rate.units() * LESS <= suggestion.rate.units());
+    (is_much_less && looser.keys_left_out > 0).then(|| {
+        format!(
+            "A few keys are unlike the others: {} of {} need no more than {}, burst {}. If the other {} are abuse, \
+             use --untouched {}; --html names those that a limit denies.",
+            frontier.keys - looser.keys_left_out,
+            frontier.keys,
+            rate_text(looser.rate, arguments.period),
+            looser.burst,
+            looser.keys_left_out,
+            looser.share.to_string().replace(' ', "")
+        )
+    })
 }
 
 fn table(
@@ -179,6 +205,7 @@ pub(super) fn json_of(
         json!({
             "rate": rate_text(point.rate, arguments.period), "burst": point.burst.most,
             "burst_least": point.burst.least, "burst_of_all": point.burst_of_all,
+            "burst_of_fewer": point.burst_of_fewer,
         })
     };
     let of_day = |of_day: &FrontierDay| {
@@ -195,6 +222,10 @@ pub(super) fn json_of(
         "last": rfc3339(frontier.span.1, WallOffset::NONE), "stamps_are_coarse": !frontier.width_max.is_zero(),
         "points": frontier.points.iter().map(point).collect::<Vec<Value>>(),
         "days": frontier.days.iter().map(of_day).collect::<Vec<Value>>(),
+        "looser": frontier.suggest_looser(arguments.headroom).map(|looser| json!({
+            "untouched": looser.share.to_string(), "keys_left_out": looser.keys_left_out,
+            "rate": rate_text(looser.rate, arguments.period), "burst": looser.burst,
+        })),
         "suggestion": suggestion.map(|(suggestion, policy)| json!({
             "rate": rate_text(suggestion.rate, arguments.period), "burst": suggestion.burst,
             "doubts": suggestion.doubts.iter().map(|doubt| warning(*doubt)).collect::<Vec<String>>(),

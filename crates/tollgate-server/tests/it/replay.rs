@@ -204,7 +204,7 @@ fn the_worst_client_of_each_limit_is_shown() {
     let log: String = (0..5).map(|second| line("192.0.2.1", second, "curl")).collect();
     let (log, html) = (scratch.file("access.log", &log), scratch.text("r.html"));
     let output = run(&["replay", "--policy", &policy, &log, "--html", &html], b"");
-    let worst = "denied most: 192.0.2.1, 3 of its 5 requests, 100.00 % of all denials";
+    let worst = "denied most: 192.0.2.1, 3 of its 5 requests, 100.00 % of the denials of this limit";
     assert!(stdout(&output).contains(worst), "{}", stdout(&output));
     assert!(fs::read_to_string(&html).unwrap().contains(worst));
 }
@@ -224,4 +224,62 @@ fn a_log_out_of_order_is_refused() {
         let errors = stderr(&output);
         assert!(errors.contains("it is not in the order of time, so no count would be right"), "{errors}");
     }
+}
+
+/// Terminal and page say the same facts: the window in which lines were put in order, the memory of each key, who is newly
+/// denied and who is freed, and what a queue delays.
+#[test]
+fn the_text_and_the_page_have_the_same_facts() {
+    let scratch = Scratch::new();
+    let queue = "limits: [{name: queue, by: [ip], rate: 30/min, algorithm: leaky-bucket, queue: 3}]";
+    let (old, new) = (scratch.file("old.yaml", queue), scratch.file("new.yaml", POLICY));
+    let log: String = (0..9).map(|second| line("192.0.2.1", second, "curl")).collect();
+    let late = (10..50).step_by(10).map(|second| line("192.0.2.2", second, "curl"));
+    let (log, html) =
+        (scratch.file("access.log", &(log + &late.collect::<String>())), scratch.text("r.html"));
+    let report = |policy: &str, against: &str| {
+        let output = run(
+            &["replay", "--policy", policy, "--against", against, &log, "--html", &html, "--hash-keys"],
+            b"",
+        );
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        (stdout(&output), fs::read_to_string(&html).unwrap())
+    };
+    let (text, page) = report(&old, &new);
+    for fact in [
+        "lines were put in the order of arrival within 2 s",
+        "bytes for each of 2 keys",
+        "would have waited in its queue, and then passed",
+    ] {
+        assert!(text.contains(fact) && page.contains(fact), "{fact}: {text}");
+    }
+    assert!(text.contains("\nNEWLY DENIED "), "{text}");
+    assert!(page.contains("<h3>Newly denied: "), "{page}");
+    let (text, page) = report(&new, &old);
+    assert!(text.contains("\nFREED ") && page.contains("<h3>Freed: "), "{text}");
+}
+
+/// A cost that no request of the log has is an error: the engine would deny every request, which says nothing about it.
+#[test]
+fn a_cost_that_the_log_lacks_is_an_error() {
+    let scratch = Scratch::new();
+    let policy = scratch.file("policy.yaml", "limits: [{name: a, by: [ip], rate: 9/min, cost: tokens * 2}]");
+    let log = scratch.file("access.log", &line("192.0.2.1", 1, "curl"));
+    let output = run(&["replay", "--policy", &policy, &log], b"");
+    assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
+    let errors = stderr(&output);
+    assert!(errors.contains("limit a computes the cost from tokens, which none of 1 requests"), "{errors}");
+}
+
+/// The story: after a replay of ten million lines the page could not be written, and nothing else was shown.
+#[test]
+fn a_report_is_shown_although_its_page_cannot_be_written() {
+    let scratch = Scratch::new();
+    let policy = scratch.file("policy.yaml", POLICY);
+    let log = scratch.file("access.log", &line("192.0.2.1", 1, "curl"));
+    let output =
+        run(&["replay", "--policy", &policy, &log, "--html", &scratch.text("no/folder/r.html")], b"");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stdout(&output).contains("would have denied 0 of 1 request"), "{}", stdout(&output));
+    assert!(stderr(&output).contains("name a file that can be written"), "{}", stderr(&output));
 }

@@ -183,3 +183,29 @@ fn an_unreadable_log_is_an_error() {
         assert!(stderr(&output).contains(expected), "{arguments:?}: {}", stderr(&output));
     }
 }
+
+/// The story: three abusers among 1,500 clients decided the limit, and a new user was given 1,500 a minute. A few keys that need
+/// far more than the others are said, with the share that leaves them out, in the text, on the page and in JSON.
+#[test]
+fn a_few_keys_that_decide_the_limit_are_said() {
+    const SAID: &str =
+        "198 of 200 need no more than 2/min, burst 2. If the other 2 are abuse, use --untouched 99%";
+    let mut text = "time,api_key\n".to_owned();
+    for minute in 0..10 {
+        for key in 0..200 {
+            for _ in 0..if key < 2 { 40 } else { 1 } {
+                writeln!(text, "2030-01-01T00:{minute:02}:00.000Z,k{key}").unwrap();
+            }
+        }
+    }
+    let folder = folder(&text);
+    let (status, report, _) = suggested(&folder, &["--html", "r.html"]);
+    assert_eq!(status, Some(0), "{report}");
+    assert!(report.contains("rate: 75/min") && report.contains(SAID), "{report}");
+    assert!(fs::read_to_string(folder.path("r.html")).unwrap().contains(SAID));
+    let (_, json, _) = suggested(&folder, &["--json"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["looser"]["rate"], &json["looser"]["keys_left_out"]), (&"2/min".into(), &2.into()));
+    let (_, report, _) = suggested(&folder, &["--untouched", "99%"]);
+    assert!(report.contains("rate: 2/min") && !report.contains("unlike the others"), "{report}");
+}

@@ -29,7 +29,7 @@ const CREATED: usize = 21;
 
 /// Reads one line.
 pub(super) fn parse(line: &[u8]) -> Result<Record<'_>, Reason> {
-    if !is_kind(&line[..memchr(b' ', line).unwrap_or(line.len())]) {
+    if !is_line(line) {
         return Err("the first field is not a kind of connection (http, https, h2, grpcs, ws, wss)".into());
     }
     let fields = split(line)?;
@@ -62,8 +62,10 @@ pub(super) fn parse(line: &[u8]) -> Result<Record<'_>, Reason> {
     Ok(record)
 }
 
-fn is_kind(field: &[u8]) -> bool {
-    matches!(field, b"http" | b"https" | b"h2" | b"grpcs" | b"ws" | b"wss")
+/// Whether a line begins as one of a load balancer does.
+pub(super) fn is_line(line: &[u8]) -> bool {
+    let kind = &line[..memchr(b' ', line).unwrap_or(line.len())];
+    matches!(kind, b"http" | b"https" | b"h2" | b"grpcs" | b"ws" | b"wss")
 }
 
 /// The fields that are read; those that an old log does not have are empty.

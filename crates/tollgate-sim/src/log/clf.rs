@@ -44,6 +44,11 @@ pub(super) fn parse<'a>(line: &'a [u8], dates: &mut ClfDates) -> Result<Record<'
     Ok(record)
 }
 
+/// Whether a line has a date in brackets.
+pub(super) fn has_date(line: &[u8]) -> bool {
+    date_bracket(line).is_some()
+}
+
 /// The bracket before a date. An address of IPv6 may stand in brackets before it.
 fn date_bracket(line: &[u8]) -> Option<usize> {
     memchr_iter(b'[', line).find(|open| line.get(open + 3) == Some(&b'/'))

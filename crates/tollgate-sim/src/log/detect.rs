@@ -23,7 +23,7 @@ pub enum DetectError {
     #[error("the file is empty")]
     Empty,
     /// The bytes are no text.
-    #[error("the file is not text: {0}")]
+    #[error("the file is not text: {0}; accepted: text, plain or in gzip or zstd; {known}", known = known())]
     Binary(&'static str),
     /// No reader understands a line.
     #[error("the format is unknown; the first line is `{first}`{hint}; {}", known())]
@@ -31,7 +31,7 @@ pub enum DetectError {
         /// The start of the first line, escaped.
         first: String,
         /// The probable format of the lines, if there is one.
-        hint: &'static str,
+        hint: String,
     },
     /// The columns do not fit the mapping.
     #[error(transparent)]
@@ -78,6 +78,16 @@ impl Parser {
         }
     }
 
+    /// Whether a stamp had no zone, and was read as UTC.
+    fn has_no_zone(&self) -> bool {
+        match self {
+            Self::Csv(csv) => csv.has_no_zone(),
+            Self::Ndjson(ndjson) => ndjson.has_no_zone(),
+            Self::Haproxy => true,
+            _ => false,
+        }
+    }
+
     /// The reader of a given format, for a log that starts with `head`.
     pub(super) fn new(format: Format, head: &[u8], mapping: &Mapping) -> Result<Self, ColumnError> {
         Ok(match format {
@@ -111,15 +121,9 @@ impl Format {
     /// If the bytes are empty or no text, if no reader understands a line, or if columns are missing.
     pub fn detect(head: &[u8], mapping: &Mapping) -> Result<Detection, DetectError> {
         let head = head.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(head);
-        is_text(head)?;
+        is_readable(head)?;
         if har::is_archive(head) {
-            let detection = Detection {
-                format: Format::Har,
-                stamp: Stamp::Arrival,
-                precision: Precision::Exact,
-                duration: true,
-            };
-            return if mapping.is_empty() { Ok(detection) } else { Err(DetectError::NotATable(Format::Har)) };
+            return if mapping.is_empty() { Ok(archive()) } else { Err(DetectError::NotATable(Format::Har)) };
         }
         let first = lines(head).next().ok_or(DetectError::Empty)?;
         let format = match best(head) {
@@ -127,6 +131,9 @@ impl Format {
             // JSON of any program is a table, if the caller says what its fields mean.
             _ if first.starts_with(b"{") => Format::Ndjson,
             Some(format) => return Err(DetectError::NotATable(format)),
+            None if memchr(0, &head[..head.len().min(BINARY_HEAD)]).is_some() => {
+                return Err(DetectError::Binary("it has bytes of zero"));
+            }
             None if is_header(first) || !mapping.is_empty() => Format::Csv,
             None => return Err(DetectError::Unknown { first: excerpt(first), hint: hint(first) }),
         };
@@ -140,9 +147,17 @@ impl Format {
         if lines(head).next().is_none() {
             return Err(DetectError::Empty);
         }
+        if format == Format::Har {
+            return Ok(archive());
+        }
         let parser = Parser::new(format, head, mapping)?;
-        let unknown =
-            Detection { format, stamp: format.stamp(), precision: Precision::Second, duration: false };
+        let unknown = Detection {
+            format,
+            stamp: format.stamp(),
+            precision: Precision::Second,
+            duration: false,
+            has_no_zone: false,
+        };
         Ok(describe(format, parser, head).map_or(unknown, |found| Detection { format, ..found }))
     }
 }
@@ -197,11 +212,27 @@ fn describe(format: Format, mut parser: Parser, head: &[u8]) -> Option<Detection
     // Many programs leave out a fraction of zero, so one fraction is enough. An appended field is there or not.
     let exact = fine > 0 && (!is_clf || coarse == 0);
     let precision = if exact { Precision::Exact } else { Precision::Second };
-    Some(Detection { format, stamp, precision, duration })
+    Some(Detection { format, stamp, precision, duration, has_no_zone: parser.has_no_zone() })
 }
 
-/// Refuses bytes that are no text, with what they look like.
-fn is_text(head: &[u8]) -> Result<(), DetectError> {
+/// The detection of every archive.
+const fn archive() -> Detection {
+    Detection {
+        format: Format::Har,
+        stamp: Stamp::Arrival,
+        precision: Precision::Exact,
+        duration: true,
+        has_no_zone: false,
+    }
+}
+
+/// The format that a single line is in, unless that is a table.
+pub(super) fn line_format(line: &[u8]) -> Option<Format> {
+    best(line)
+}
+
+/// Refuses files of other kinds, with what they look like.
+fn is_readable(head: &[u8]) -> Result<(), DetectError> {
     let what = match head {
         [0xFD, b'7', b'z', b'X', b'Z', ..] => "it looks like xz; pipe it through `xz -dc`",
         [b'B', b'Z', b'h', ..] => "it looks like bzip2; pipe it through `bzip2 -dc`",
@@ -210,21 +241,30 @@ fn is_text(head: &[u8]) -> Result<(), DetectError> {
         [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..] => "it looks like UTF-16; convert it with `iconv -t UTF-8`",
         [0x1F, 0x8B, ..] => "it looks like gzip within gzip; pipe it through `gzip -dc`",
         _ if head.get(257..262) == Some(b"ustar") => "it looks like a tar archive; pipe it through `tar -xO`",
-        _ if memchr(0, &head[..head.len().min(BINARY_HEAD)]).is_some() => "it has bytes of zero",
         _ => return Ok(()),
     };
     Err(DetectError::Binary(what))
 }
 
-/// The probable format of a line that no reader accepts.
-fn hint(line: &[u8]) -> &'static str {
-    match line.trim_ascii_start().first() {
+/// The probable format of a line that no reader accepts, and why its reader does not.
+fn hint(line: &[u8]) -> String {
+    let reason = match () {
+        () if haproxy::has_date(line) => ("HAProxy", haproxy::parse(line).err()),
+        () if clf::has_date(line) => ("nginx or Apache", clf::parse(line, &mut ClfDates::new()).err()),
+        () if alb::is_line(line) => ("AWS ALB", alb::parse(line).err()),
+        () => ("", None),
+    };
+    if let (name, Some(reason)) = reason {
+        return format!(" ({name}? {reason})");
+    }
+    let hint = match line.trim_ascii_start().first() {
         Some(b'[') => " (a JSON array? write one object a line: `jq -c '.[]'`)",
         Some(b'{') => " (JSON without a time that is known? name it with --time)",
         _ if line.starts_with(b"#") => " (a W3C log? write it as CSV with a header, and name its columns)",
         _ if line.contains(&b',') => " (CSV? its first line must name the columns)",
         _ => "",
-    }
+    };
+    hint.to_owned()
 }
 
 #[cfg(test)]
@@ -257,6 +297,9 @@ mod tests {
             sentence("time;key\n2024-03-01T12:00:00Z;a\n"),
             "CSV: stamps in whole seconds, at arrival, without durations"
         );
+        for table in ["time;key\n2024-03-01 12:00:00;a\n", "{\"time\":\"2024-03-01T12:00:00\",\"key\":1}"] {
+            assert!(sentence(table).ends_with("; the stamps have no zone and are read as UTC"), "{table}");
+        }
     }
 
     /// Some bad lines before the good ones do not hide the format.
@@ -283,6 +326,16 @@ mod tests {
             (b"[{\"time\":1}]", "jq -c"),
             (b"1,2,3\n4,5,6\n", "first line must name the columns"),
             (b"{\"level\":\"info\"}\n", "name it with --time; the columns are level"),
+            (
+                b"192.0.2.1 - - [01/Mar/2024:12:00:00 CET] \"GET / HTTP/1.1\" 200 5\n",
+                "(nginx or Apache? the zone `CET` is unknown: expected an offset such as +0200); formats",
+            ),
+            (
+                b"192.0.2.1 - - [30/Feb/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 5\n",
+                "is not a date: expected",
+            ),
+            (b"10.0.1.2:3 [06/Feb/2009:12:14:14.655] in b/s 1/2/3 200 4\n", "(HAProxy? no five timers"),
+            (b"http 2018-07-02T22:23:00.186641Z app/x\n", "(AWS ALB? 3 fields"),
         ] {
             let error = Format::detect(head, &Mapping::default()).unwrap_err().to_string();
             assert!(error.contains(complaint), "{error}");

@@ -108,6 +108,8 @@ pub struct Detection {
     pub precision: Precision,
     /// Whether the lines have durations.
     pub duration: bool,
+    /// Whether stamps have no zone, so that they are read as UTC.
+    pub has_no_zone: bool,
 }
 
 impl fmt::Display for Detection {
@@ -123,7 +125,7 @@ impl fmt::Display for Detection {
             (Stamp::End, true) => "at the end, with durations, so arrival = end - duration",
             (Stamp::End, false) => "at the end, without durations, so arrivals are taken as the stamps",
         })?;
-        if self.format == Format::Haproxy {
+        if self.has_no_zone {
             out.write_str("; the stamps have no zone and are read as UTC")?;
         }
         Ok(())

@@ -42,6 +42,11 @@ pub(super) fn parse(line: &[u8]) -> Result<Record<'_>, Reason> {
     Ok(record)
 }
 
+/// Whether a line has a date as HAProxy writes it.
+pub(super) fn has_date(line: &[u8]) -> bool {
+    find_stamp(line).is_some()
+}
+
 /// The bracket of the date, and its instant. A process id in brackets before it is not a date.
 fn find_stamp(line: &[u8]) -> Option<(usize, Result<Timestamp, Reason>)> {
     memchr_iter(b'[', line).find_map(|open| {

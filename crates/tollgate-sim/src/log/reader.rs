@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use tollgate::Timestamp;
 
-use super::detect::Parser;
+use super::detect::{Parser, line_format};
 use super::file::{FileReport, LogError, LogFile};
 use super::format::Format;
 use super::mapping::Mapping;
@@ -101,6 +101,18 @@ impl Problems {
             });
         }
     }
+
+    /// Adds a line that the reader of its log refuses. One of another format is called so while examples are kept.
+    fn add_refused(&mut self, report: &mut FileReport, line: u64, reason: &str, bytes: &[u8]) {
+        let is_shown = self.examples.len() < EXAMPLES_MAX;
+        match is_shown.then(|| line_format(bytes)).flatten() {
+            Some(format) => {
+                let reason = format!("it is {format}, and a file has one format: give it as another file");
+                self.add(report, line, &reason, bytes);
+            }
+            None => self.add(report, line, reason, bytes),
+        }
+    }
 }
 
 impl Reader {
@@ -173,7 +185,7 @@ impl Reader {
                 Ok(Entry::Record(record))
             }
             Err(reason) => {
-                self.problems.add(report, number, &reason, line);
+                self.problems.add_refused(report, number, &reason, line);
                 Ok(Entry::Bad)
             }
         }
@@ -251,6 +263,16 @@ impl Reader {
     /// The logs, in the order in which they were given. Counts grow while the logs are read.
     pub fn files(&self) -> impl Iterator<Item = &FileReport> {
         self.files.iter().map(|file| &file.report)
+    }
+
+    /// The coarsest stamps that the first lines of the logs have.
+    #[must_use]
+    pub fn precision(&self) -> Precision {
+        let found = self.files().filter_map(|file| file.detection.as_ref());
+        match found.map(|detection| detection.precision).find(|precision| *precision == Precision::Second) {
+            Some(coarse) => coarse,
+            None => Precision::Exact,
+        }
     }
 
     /// Requests that were read.

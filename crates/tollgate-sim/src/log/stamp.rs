@@ -10,6 +10,8 @@ const CLF_BYTES: usize = 26;
 /// Where the time of day starts in it, and where it ends.
 const CLF_CLOCK: std::ops::Range<usize> = 12..20;
 const DAY: i64 = 86_400;
+/// Bytes of `2024-03-01T12:00:00`, before the fraction and the zone.
+const RFC3339_CLOCK: usize = 19;
 
 /// A stamp and how fine it is.
 pub(super) type Stamped = (Timestamp, Precision);
@@ -22,11 +24,13 @@ pub(super) struct ClfDates {
     at: Timestamp,
     /// Seconds since 1970 at the midnight of `last`, in its zone.
     midnight: i64,
+    /// A stamp had no zone, and was read as UTC.
+    pub(super) has_no_zone: bool,
 }
 
 impl ClfDates {
     pub(super) fn new() -> Self {
-        Self { last: [0; CLF_BYTES], at: Timestamp::default(), midnight: 0 }
+        Self { last: [0; CLF_BYTES], at: Timestamp::default(), midnight: 0, has_no_zone: false }
     }
 
     /// The instant of a date.
@@ -160,7 +164,7 @@ fn within_time(micros: u64) -> Result<Timestamp, Reason> {
 /// Reads `2024-03-01T12:00:00.123Z`, with a space for the `T`, and any offset. A stamp without a zone is UTC.
 pub(super) fn rfc3339(written: &[u8]) -> Result<Stamped, Reason> {
     let broken = || Reason::from(format!("`{}` is not an RFC 3339 time", super::text::excerpt(written)));
-    let Some((head, tail)) = written.split_at_checked(19) else { return Err(broken()) };
+    let Some((head, tail)) = written.split_at_checked(RFC3339_CLOCK) else { return Err(broken()) };
     let [y, y2, y3, y4, b'-', m, m2, b'-', d, d2, b'T' | b't' | b' ', time @ ..] = head else {
         return Err(broken());
     };
@@ -210,6 +214,8 @@ pub(super) fn any_stamp(written: &[u8], dates: &mut ClfDates) -> Result<Stamped,
         return read;
     }
     if written.get(4) == Some(&b'-') {
+        let is_of_zone = |byte: &u8| !byte.is_ascii_digit() && !matches!(byte, b'.' | b',');
+        dates.has_no_zone |= !written.iter().skip(RFC3339_CLOCK).any(is_of_zone);
         return rfc3339(written);
     }
     let bare = written.strip_prefix(b"[").and_then(|rest| rest.strip_suffix(b"]")).unwrap_or(written);

@@ -106,6 +106,10 @@ impl Csv {
         Ok(Self { separator, columns: columns(&names, mapping)?, dates: ClfDates::new() })
     }
 
+    pub(super) const fn has_no_zone(&self) -> bool {
+        self.dates.has_no_zone
+    }
+
     pub(super) fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Record<'a>, Reason> {
         let Self { separator, columns, dates } = self;
         let columns: &'a [Column] = columns;
@@ -184,6 +188,10 @@ impl Ndjson {
             });
         }
         Ok(Self { columns: columns(&names, mapping)?, dates: ClfDates::new() })
+    }
+
+    pub(super) const fn has_no_zone(&self) -> bool {
+        self.dates.has_no_zone
     }
 
     pub(super) fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Record<'a>, Reason> {

@@ -1,20 +1,58 @@
-//! The fewest and the most denials that a log with stamps of whole seconds leaves open, of a bucket or a sliding window. A
-//! stamp hides up to a second, so two requests are between one second less and one second more apart than their stamps.
+//! The fewest and the most denials that a log with stamps of whole seconds leaves open, of a bucket or a sliding window, at
+//! every size. A stamp hides up to a second. Where a duration was subtracted from it, the arrival is no whole second,
+//! and the request came in that second or in the next: its width is two seconds.
 //!
-//! Buckets. The most: time between two stamps counts for one second less, but never twice. What passes then passes
-//! wherever in its second each request came. The fewest: the bucket has what comes in one second on top. Whatever the
-//! instants, no more passes.
+//! Buckets. The most: time between two stamps counts for the width less, but never twice. What passes then passes
+//! wherever within its width each request came. The fewest: the bucket has what comes within one width on top. Whatever
+//! the instants, no more passes.
 //!
 //! Windows. To admit each request that fits admits as many as possible, so it is enough to compare which sets of requests
-//! fit. The fewest: what fits into the windows at the true instants has stamps that are as far apart, rounded down. The
-//! most: stamps that are one second further apart than the window, rounded up, fit wherever in its second each came.
+//! fit. The fewest: what fits into the windows at the true instants has stamps that are as far apart, less the width. The
+//! most: stamps that are further apart than the window and the width fit wherever within its width each came.
 //!
 //! All are sound for requests of one unit and one limit.
 
 use std::collections::VecDeque;
 
+use tollgate::Ticks;
 use tollgate::time::TICKS_PER_SECOND;
-use tollgate::{Ticks, Timestamp};
+
+/// The sizes of a limit: the others, and last its own.
+pub(super) const SIZES_AND_OWN: usize = SIZES + 1;
+/// How many other sizes there are.
+pub(super) const SIZES: usize = 5;
+/// The index of the limit's own size.
+pub(super) const OWN: usize = SIZES;
+
+/// Which sizes deny a request, one bit for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Denials(u8);
+
+impl Denials {
+    pub(super) const fn add(&mut self, size: usize) {
+        self.0 |= 1 << size;
+    }
+
+    pub(super) const fn add_all(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+
+    pub(super) const fn has(self, size: usize) -> bool {
+        self.0 >> size & 1 == 1
+    }
+}
+
+/// The sizes that deny a request at both extremes: with the fewest denials, and with the most.
+pub(super) type Extremes = [Denials; 2];
+
+/// When a request came, as far as a log with stamps of whole seconds says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Within {
+    /// The second in which it came at the earliest, since 1970.
+    pub(super) second: u64,
+    /// In which of the seconds from that one on it came: 1, or 2.
+    pub(super) width: u64,
+}
 
 /// A bucket, in credits: `gain` for each tick, `capacity` in all.
 #[derive(Clone, Copy, Debug)]
@@ -24,100 +62,140 @@ pub(super) struct CreditBucket {
 }
 
 impl CreditBucket {
-    const fn gained(self, ticks: u64) -> u64 {
-        self.gain.saturating_mul(ticks)
+    const fn gained(self, seconds: u64) -> u64 {
+        self.gain.saturating_mul(seconds.saturating_mul(TICKS_PER_SECOND))
     }
 }
 
-/// The credits that one key lacks at both extremes.
+/// The credits that the buckets of one key lack at both extremes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Bounds {
-    second: Timestamp,
-    /// Lacking one second before this one, at most.
-    before: u64,
-    /// Taken in this second, with the most denials.
-    taken: u64,
-    /// Lacking now, with the most denials.
-    most: u64,
-    /// Lacking now, with the fewest denials.
+    second: u64,
+    levels: [BucketLevels; SIZES_AND_OWN],
+}
+
+/// The credits that one bucket lacks.
+#[derive(Clone, Copy, Debug, Default)]
+struct BucketLevels {
+    /// With the most denials: lacking two seconds before this one, with what was taken then.
+    settled: u64,
+    /// With the most denials: taken in the second before this one, and in this one.
+    taken: [u64; 2],
+    /// With the fewest denials: lacking now.
     fewest: u64,
 }
 
-/// Whether a request is denied at both extremes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Extremes {
-    pub(super) fewest: bool,
-    pub(super) most: bool,
-}
-
 impl Bounds {
-    /// Charges a request in the second of `now`.
-    pub(super) fn charge(&mut self, bucket: CreditBucket, now: Timestamp, credits: u64) -> Extremes {
-        let second = now - Ticks::from_micros(now.unix_micros() % TICKS_PER_SECOND);
-        if second > self.second {
-            let elapsed = second.since(self.second).as_micros();
-            self.before = self.most.saturating_sub(bucket.gained(elapsed - TICKS_PER_SECOND));
-            self.most = self.most.saturating_sub(bucket.gained(elapsed));
-            self.fewest = self.fewest.saturating_sub(bucket.gained(elapsed));
-            (self.taken, self.second) = (0, second);
-        }
-        let slack = bucket.gained(TICKS_PER_SECOND);
-        let denied = Extremes {
-            most: self.before.saturating_add(self.taken).saturating_add(credits) > bucket.capacity,
-            fewest: self.fewest.saturating_add(credits) > bucket.capacity.saturating_add(slack),
-        };
-        if !denied.most {
-            self.taken = self.taken.saturating_add(credits);
-            self.most = self.most.saturating_add(credits);
-        }
-        if !denied.fewest {
-            self.fewest = self.fewest.saturating_add(credits);
+    /// Charges a request. Seconds never go back.
+    pub(super) fn charge(
+        &mut self,
+        bucket: impl Fn(usize) -> CreditBucket,
+        at: Within,
+        credits: u64,
+    ) -> Extremes {
+        let elapsed = at.second.saturating_sub(self.second);
+        self.second = self.second.max(at.second);
+        let mut denied = Extremes::default();
+        for (size, levels) in self.levels.iter_mut().enumerate() {
+            let bucket = bucket(size);
+            levels.pass(bucket, elapsed);
+            for (denied, is_denied) in denied.iter_mut().zip(levels.charge(bucket, at.width, credits)) {
+                if is_denied {
+                    denied.add(size);
+                }
+            }
         }
         denied
     }
 }
 
-/// A sliding window of `limit` units, in whole seconds: how long it is at each extreme.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SecondsWindow {
-    limit: u64,
-    fewest: u64,
-    most: u64,
-}
-
-impl SecondsWindow {
-    /// A window in which at most `limit` units ever are if it is `shortest`, and which denies nothing that fits into
-    /// windows of `longest`.
-    pub(super) const fn new(limit: u64, shortest: Ticks, longest: Ticks) -> Self {
-        Self {
-            limit,
-            fewest: shortest.as_micros() / TICKS_PER_SECOND,
-            most: longest.as_micros().div_ceil(TICKS_PER_SECOND) + 1,
+impl BucketLevels {
+    /// Lets this many seconds pass.
+    fn pass(&mut self, bucket: CreditBucket, seconds: u64) {
+        for _ in 0..seconds.min(2) {
+            self.settled = self.settled_next(bucket);
+            self.taken = [self.taken[1], 0];
         }
+        self.settled = self.settled.saturating_sub(bucket.gained(seconds.saturating_sub(2)));
+        self.fewest = self.fewest.saturating_sub(bucket.gained(seconds));
+    }
+
+    /// Lacking one second before this one, with what was taken then.
+    const fn settled_next(&self, bucket: CreditBucket) -> u64 {
+        self.settled.saturating_sub(bucket.gained(1)).saturating_add(self.taken[0])
+    }
+
+    /// Charges a request. Returns whether it is denied with the fewest denials, and with the most.
+    fn charge(&mut self, bucket: CreditBucket, width: u64, credits: u64) -> [bool; 2] {
+        let before =
+            if width > 1 { self.settled.saturating_add(self.taken[0]) } else { self.settled_next(bucket) };
+        let most = before.saturating_add(self.taken[1]).saturating_add(credits);
+        let fewest = self.fewest.saturating_add(credits);
+        let is_denied =
+            [fewest > bucket.capacity.saturating_add(bucket.gained(width)), most > bucket.capacity];
+        if !is_denied[0] {
+            self.fewest = fewest;
+        }
+        if !is_denied[1] {
+            self.taken[1] = self.taken[1].saturating_add(credits);
+        }
+        is_denied
     }
 }
 
-/// The units that one key was admitted at both extremes.
+/// How long a sliding window is, in whole seconds, at each extreme.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SecondsWindow {
+    shortest: u64,
+    longest: u64,
+}
+
+impl SecondsWindow {
+    /// A window that never has more than its limit within `shortest`, and denies nothing that fits into windows of
+    /// `longest`.
+    pub(super) const fn new(shortest: Ticks, longest: Ticks) -> Self {
+        Self {
+            shortest: shortest.as_micros() / TICKS_PER_SECOND,
+            longest: longest.as_micros().div_ceil(TICKS_PER_SECOND),
+        }
+    }
+
+    /// Its length with the fewest denials, and with the most.
+    const fn lengths(self, width: u64) -> [u64; 2] {
+        [(self.shortest + 1).saturating_sub(width), self.longest + width]
+    }
+}
+
+/// The units that one key was admitted at both extremes, at every size.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WindowBounds {
-    fewest: AdmittedSeconds,
-    most: AdmittedSeconds,
+    sizes: [[AdmittedSeconds; 2]; SIZES_AND_OWN],
 }
 
 impl WindowBounds {
     /// Bytes that it takes, with what it points to.
     pub(super) fn bytes(&self) -> usize {
-        let places = self.fewest.seconds.capacity() + self.most.seconds.capacity();
+        let places: usize = self.sizes.iter().flatten().map(|admitted| admitted.seconds.capacity()).sum();
         size_of::<Self>() + places * size_of::<(u64, u64)>()
     }
 
-    /// Charges a request in the second of `now`.
-    pub(super) fn charge(&mut self, window: SecondsWindow, now: Timestamp, cost: u64) -> Extremes {
-        let second = now.unix_micros() / TICKS_PER_SECOND;
-        Extremes {
-            fewest: !self.fewest.charge(second, (window.fewest, window.limit), cost),
-            most: !self.most.charge(second, (window.most, window.limit), cost),
+    /// Charges a request to windows with these limits.
+    pub(super) fn charge(
+        &mut self,
+        (window, limit): (SecondsWindow, impl Fn(usize) -> u64),
+        at: Within,
+        cost: u64,
+    ) -> Extremes {
+        let mut denied = Extremes::default();
+        for (size, extremes) in self.sizes.iter_mut().enumerate() {
+            let lengths = window.lengths(at.width);
+            for ((admitted, length), denied) in extremes.iter_mut().zip(lengths).zip(&mut denied) {
+                if !admitted.charge(at.second, (length, limit(size)), cost) {
+                    denied.add(size);
+                }
+            }
         }
+        denied
     }
 }
 

@@ -2,7 +2,8 @@
 
 use tollgate::{Ticks, Timestamp};
 
-use super::scaled::{Denials, Used};
+use super::bounds::{Denials, Extremes};
+use super::scaled::Used;
 use super::touched::Touched;
 
 /// One key of one limit.
@@ -14,6 +15,8 @@ pub(super) struct Key {
     pub(super) runs: u8,
     /// The sizes that denied it.
     pub(super) sizes: Denials,
+    /// The sizes that denied it at both extremes that stamps of whole seconds leave open.
+    pub(super) extremes: Extremes,
     pub(super) requests: u64,
     pub(super) denied: u64,
     pub(super) used: Used,

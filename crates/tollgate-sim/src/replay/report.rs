@@ -128,6 +128,9 @@ pub struct Totals {
     pub clients_touched: u64,
     /// `clients_touched` in per cent.
     pub clients_touched_percent: f64,
+    /// The bounds of `clients_touched`, where stamps are whole seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clients_touched_range: Option<Range>,
     /// Requests that no limit matched.
     pub unlimited: u64,
     /// Requests denied because they are wrong themselves, such as a cost that cannot be computed.
@@ -252,10 +255,16 @@ pub struct SizeReport {
     pub denied: u64,
     /// `denied` in per cent.
     pub denied_percent: f64,
+    /// The bounds of `denied`, where stamps are whole seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub denied_range: Option<Range>,
     /// Touched keys.
     pub touched: u64,
     /// `touched` in per cent.
     pub touched_percent: f64,
+    /// The bounds of `touched`, where stamps are whole seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub touched_range: Option<Range>,
 }
 
 /// The most units of each key in one window.

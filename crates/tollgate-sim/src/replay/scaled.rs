@@ -8,13 +8,11 @@ use tollgate::store::Lease;
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Quota, Rate, Ticks, Timestamp};
 
-use super::bounds::{Bounds, CreditBucket, Extremes, SecondsWindow, WindowBounds};
+use super::bounds::{Bounds, CreditBucket, Denials, Extremes, SIZES, SecondsWindow, WindowBounds, Within};
 use crate::limiter::Limiter;
 
 /// Sizes other than 1, in quarters.
 pub(super) const QUARTERS: [u64; SIZES] = [2, 3, 6, 8, 16];
-/// How many there are.
-pub(super) const SIZES: usize = 5;
 /// One, in quarters.
 const ONE: u64 = 4;
 
@@ -43,10 +41,10 @@ enum QuotaShape {
 /// The uncertainty of a sliding window under stamps of whole seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Coarse {
-    /// Nothing: its sub-windows begin with a second and count in full.
+    /// Nothing, if each request came in the second of its stamp: its sub-windows begin with a second and count in full.
     Nothing,
-    /// A range between the windows of both extremes.
-    Range(SecondsWindow),
+    /// A range between the windows of both extremes, which admit so many units.
+    Range(SecondsWindow, u64),
     /// It is not known: what counts of the oldest sub-window depends on the instant.
     Unknown,
 }
@@ -96,34 +94,40 @@ enum Levels {
     Boxed(Box<[Option<Limiter>]>),
 }
 
-/// Which sizes deny a request, one bit for each.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Denials(pub(super) u8);
-
-impl Denials {
-    const fn add(&mut self, size: usize) {
-        self.0 |= 1 << size;
-    }
-
-    pub(super) const fn has(self, size: usize) -> bool {
-        self.0 >> size & 1 == 1
-    }
-}
-
 /// One charge, as the engine saw it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) now: Timestamp,
     pub(super) cost: u64,
-    /// Whether another limit denied the request, so that nothing is charged here.
-    pub(super) denied_elsewhere: bool,
+    pub(super) kept: Kept,
+}
+
+/// Whether the units of a request that passes stay charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    Yes,
+    /// Another limit denies the request, so nothing is charged here. The key wanted the units all the same.
+    DeniedElsewhere,
+    /// The limit counts failures, and the request succeeded. Its units return when it ends, which is taken to be at once.
+    Succeeded,
+}
+
+impl Asked {
+    fn is_kept(&self) -> bool {
+        self.kept == Kept::Yes
+    }
+
+    /// The units that the key uses if no request is denied.
+    fn wanted(&self) -> u64 {
+        if self.kept == Kept::Succeeded { 0 } else { self.cost }
+    }
 }
 
 impl Coarse {
     fn of(quota: &Quota) -> Self {
         match quota {
             Quota::SlidingLog(log) => {
-                Coarse::Range(SecondsWindow::new(log.limit(), log.period(), log.period()))
+                Coarse::Range(SecondsWindow::new(log.period(), log.period()), log.limit())
             }
             Quota::SlidingWindow(window) if window.estimate() == Estimate::Strict => {
                 let sub = window.sub_window();
@@ -132,7 +136,7 @@ impl Coarse {
                 }
                 // The oldest sub-window counts in full until its end.
                 let longest = Ticks::from_micros(sub.as_micros() * u64::from(window.precision() + 1));
-                Coarse::Range(SecondsWindow::new(window.limit(), window.period(), longest))
+                Coarse::Range(SecondsWindow::new(window.period(), longest), window.limit())
             }
             _ => Coarse::Unknown,
         }
@@ -176,51 +180,59 @@ impl Sizes {
     }
 
     /// Whether the range that stamps of whole seconds leave open is known: that of buckets and of sliding windows that
-    /// count in full, and that of windows that begin and end with a second, which is none.
-    pub(super) fn is_bounded(&self) -> bool {
+    /// count in full, and, if requests came in the seconds of their stamps, that of windows that begin and end with a
+    /// second, which is none.
+    pub(super) fn is_bounded(&self, width: u64) -> bool {
         let is_whole = |window: &FixedWindow| {
             !matches!(window.align(), Align::FirstHit)
                 && window.period().as_micros().is_multiple_of(TICKS_PER_SECOND)
         };
         match &self.shape {
-            QuotaShape::Reservoir { .. } => true,
-            QuotaShape::Window(window) => is_whole(window),
-            QuotaShape::Sliding(_, coarse) => *coarse != Coarse::Unknown,
-            QuotaShape::Permits => false,
+            QuotaShape::Reservoir { .. } | QuotaShape::Sliding(_, Coarse::Range(..)) => true,
+            QuotaShape::Window(window) => width == 1 && is_whole(window),
+            QuotaShape::Sliding(_, Coarse::Nothing) => width == 1,
+            QuotaShape::Sliding(_, Coarse::Unknown) | QuotaShape::Permits => false,
         }
     }
 
-    /// Counts a charge of a request whose stamp is a whole second. Returns whether it is denied at both extremes;
+    /// Counts a charge of a request whose stamp is a whole second. Returns the sizes that deny it at both extremes;
     /// `None` where they are not known.
-    pub(super) fn bound(&self, used: &mut Used, asked: Asked) -> Option<Extremes> {
-        let QuotaShape::Reservoir { units, period, capacity } = self.shape else {
-            let QuotaShape::Sliding(_, Coarse::Range(window)) = self.shape else { return None };
-            let bounds = used.window_bounds.get_or_insert_default();
-            let before = asked.denied_elsewhere.then(|| bounds.clone());
-            let extremes = bounds.charge(window, asked.now, asked.cost);
-            if let Some(before) = before {
-                *bounds = before;
+    pub(super) fn bound(&self, used: &mut Used, asked: Asked, width: u64) -> Option<Extremes> {
+        let at = Within { second: asked.now.unix_micros() / TICKS_PER_SECOND, width };
+        match self.shape {
+            QuotaShape::Reservoir { units, period, capacity } => {
+                let bucket = |size: usize| {
+                    let quarters = quarters_of(size);
+                    let capacity = sized(capacity, quarters).saturating_mul(period);
+                    CreditBucket { gain: units.saturating_mul(quarters), capacity }
+                };
+                let bounds = used.bounds.get_or_insert_default();
+                let before = **bounds;
+                let extremes = bounds.charge(bucket, at, asked.cost.saturating_mul(period));
+                if !asked.is_kept() {
+                    **bounds = before;
+                }
+                Some(extremes)
             }
-            return Some(extremes);
-        };
-        let bucket =
-            CreditBucket { gain: units.saturating_mul(ONE), capacity: capacity.saturating_mul(period) };
-        let bounds = used.bounds.get_or_insert_default();
-        let credits = asked.cost.saturating_mul(period);
-        let before = **bounds;
-        let extremes = bounds.charge(bucket, asked.now, credits);
-        if asked.denied_elsewhere {
-            **bounds = before;
+            QuotaShape::Sliding(_, Coarse::Range(window, limit)) => {
+                let bounds = used.window_bounds.get_or_insert_default();
+                let before = (!asked.is_kept()).then(|| bounds.clone());
+                let limit = |size: usize| sized(limit, quarters_of(size));
+                let extremes = bounds.charge((window, limit), at, asked.cost);
+                if let Some(before) = before {
+                    *bounds = before;
+                }
+                Some(extremes)
+            }
+            _ => None,
         }
-        Some(extremes)
     }
 
     /// Counts a charge. `in_flight` is the number of permits that are taken. Returns which sizes deny it.
     pub(super) fn charge(&self, used: &mut Used, asked: Asked, in_flight: u64) -> Denials {
-        let Asked { now, cost, .. } = asked;
-        self.count_window(used, now);
+        self.count_window(used, asked.now);
         if self.window.is_some() {
-            used.in_window = used.in_window.saturating_add(cost);
+            used.in_window = used.in_window.saturating_add(asked.wanted());
             used.peak = used.peak.max(used.in_window);
         }
         match &self.shape {
@@ -253,6 +265,11 @@ impl Sizes {
     }
 }
 
+/// The quarters of a size; four for the limit's own.
+fn quarters_of(size: usize) -> u64 {
+    QUARTERS.get(size).copied().unwrap_or(ONE)
+}
+
 /// A number of units at another size: at least one.
 pub(super) const fn sized(units: u64, quarters: u64) -> u64 {
     let sized = (units / ONE) * quarters + (units % ONE) * quarters / ONE;
@@ -265,8 +282,9 @@ fn reservoir(used: &mut Used, asked: Asked, (units, period, capacity): (u64, u64
     let credits = asked.cost.saturating_mul(period);
     used.at = used.at.max(asked.now);
     let gained = |quarters: u64| elapsed.saturating_mul(units).saturating_mul(quarters);
-    used.level = used.level.saturating_sub(gained(ONE)).saturating_add(credits);
-    used.level_max = used.level_max.max(used.level);
+    used.level = used.level.saturating_sub(gained(ONE));
+    used.level_max = used.level_max.max(used.level.saturating_add(credits));
+    used.level = used.level.saturating_add(asked.wanted().saturating_mul(period));
     if matches!(used.sizes, Levels::Unused) {
         used.sizes = Levels::Inline([0; SIZES]);
     }
@@ -276,7 +294,7 @@ fn reservoir(used: &mut Used, asked: Asked, (units, period, capacity): (u64, u64
         let after = level.saturating_add(credits);
         if after > sized(capacity, quarters).saturating_mul(period) {
             denials.add(size);
-        } else if !asked.denied_elsewhere {
+        } else if asked.is_kept() {
             *level = after;
         }
     }
@@ -293,7 +311,7 @@ fn fixed_window(used: &mut Used, asked: Asked, limit: u64) -> Denials {
         let after = count.saturating_add(asked.cost);
         if after > sized(limit, quarters) {
             denials.add(size);
-        } else if !asked.denied_elsewhere {
+        } else if asked.is_kept() {
             *count = after;
         }
     }
@@ -308,7 +326,7 @@ fn counters(used: &mut Used, asked: Asked, quotas: &[Option<Quota>]) -> Denials 
     let Levels::Boxed(limiters) = &mut used.sizes else { return denials };
     for (size, limiter) in limiters.iter_mut().enumerate() {
         let Some(limiter) = limiter else { continue };
-        let before = asked.denied_elsewhere.then(|| limiter.clone());
+        let before = (!asked.is_kept()).then(|| limiter.clone());
         if !limiter.charge(asked.now, asked.cost).is_allowed() {
             denials.add(size);
         }
@@ -325,11 +343,11 @@ pub(super) fn resized(quota: &Quota, quarters: u64) -> Option<Quota> {
     match quota {
         Quota::TokenBucket(_) | Quota::Gcra(_) | Quota::LeakyBucket(_) => {
             let (of, units) = (quota.rate()?, quota.rate()?.units().saturating_mul(quarters));
-            let rate = if units.is_multiple_of(ONE) {
-                Rate::per_ticks(units / ONE, of.period())
-            } else {
-                Rate::per_ticks(units, Ticks::from_micros(of.period().as_micros().saturating_mul(ONE)))
-            };
+            // The shortest whole multiple of the period that has a whole number of units.
+            let periods =
+                [1, 2, ONE].into_iter().find(|periods| (units % ONE * periods).is_multiple_of(ONE))?;
+            let period = Ticks::from_micros(of.period().as_micros().saturating_mul(periods));
+            let rate = Rate::per_ticks(units.saturating_mul(periods) / ONE, period);
             Quota::token_bucket(rate.burst(sized(quota.capacity(), quarters))).ok()
         }
         Quota::FixedWindow(window) => {
@@ -380,7 +398,7 @@ mod tests {
                 let mut used = Used::default();
                 let mut limiters = QUARTERS.map(|quarters| Limiter::new(quota(quarters, rate)));
                 for (now, cost) in requests(seed) {
-                    let asked = Asked { now, cost, denied_elsewhere: false };
+                    let asked = Asked { now, cost, kept: Kept::Yes };
                     let denials = sizes.charge(&mut used, asked, 0);
                     for (size, limiter) in limiters.iter_mut().enumerate() {
                         let expected = !limiter.charge(now, cost).is_allowed();
@@ -400,7 +418,7 @@ mod tests {
             let mut used = Used::default();
             let all = requests(seed);
             for (now, cost) in &all {
-                sizes.charge(&mut used, Asked { now: *now, cost: *cost, denied_elsewhere: false }, 0);
+                sizes.charge(&mut used, Asked { now: *now, cost: *cost, kept: Kept::Yes }, 0);
             }
             let burst = sizes.burst_of(&used).unwrap();
             let denied = |burst: u64| {

@@ -3,18 +3,18 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use tollgate::policy::{Limit, Mode};
+use tollgate::policy::{Ended, Limit, Mode};
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Decision, Enforcement, LimitStatus, Policy, Quota, Source, Ticks, Timestamp, Verdict};
 
-use super::bounds::Extremes;
+use super::bounds::{Denials, Extremes, OWN, SIZES, SIZES_AND_OWN};
 use super::key_map::KeyMap;
 use super::keys::Key;
 use super::report::Range;
 use super::run::{Attempt, Decided};
-use super::scaled::{Asked, SIZES, Sizes};
+use super::scaled::{Asked, Kept, Sizes};
 use super::touched::Touched;
-use crate::log::Precision;
+use crate::log::{Precision, Record};
 
 /// A run beside the main one, whose denials are only counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,10 +27,18 @@ pub(super) enum Variant {
 
 /// How many such runs there are.
 const BESIDE: usize = 2;
-/// The bits of the two extremes among those of a key.
-pub(super) const EXTREMES: [u8; 2] = [1 << 4, 1 << 5];
-/// The bit of the main run among those of a client.
+/// The bits of a client: that of the main run, and those of the fewest and the most denials.
 const MAIN: u8 = 1 << BESIDE;
+const EXTREMES: [u8; 2] = [1 << 3, 1 << 4];
+
+/// Whether a log has stamps of whole seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stamps {
+    /// It has, so the truth is a range. A run with all requests of a second at its start is made beside the main one.
+    WholeSeconds,
+    /// All stamps are exact.
+    Exact,
+}
 
 impl Variant {
     const fn bit(self) -> u8 {
@@ -58,15 +66,20 @@ pub(super) struct LimitSheet {
     pub(super) leases: u64,
     pub(super) beside: [u64; BESIDE],
     pub(super) sizes: [u64; SIZES],
-    /// Denials at both extremes that stamps of whole seconds leave open: the fewest and the most.
-    pub(super) extremes: [u64; 2],
-    /// Whether a request had another cost than one, for which the extremes are estimates.
-    pub(super) has_costs: bool,
+    /// Denials at both extremes that stamps of whole seconds leave open, the fewest and the most, at every size.
+    extremes: [[u64; SIZES_AND_OWN]; 2],
+    /// How many seconds stamps of whole seconds leave open; `None` where stamps are exact.
+    width: Option<u64>,
+    /// Why the extremes are estimates: a request had another cost than one, or came back, or the limit does more than to
+    /// count requests.
+    has_costs: bool,
+    has_retries: bool,
+    has_extras: bool,
     pub(super) minutes: HashMap<u64, u64>,
 }
 
 impl LimitSheet {
-    fn new(limit: &Limit) -> Self {
+    fn new(limit: &Limit, stamps: Stamps) -> Self {
         Self {
             quotas: limit.quotas().iter().map(|quota| Sizes::new(quota, limit.lease())).collect(),
             keys: KeyMap::default(),
@@ -77,8 +90,11 @@ impl LimitSheet {
             leases: 0,
             beside: [0; BESIDE],
             sizes: [0; SIZES],
-            extremes: [0; 2],
+            extremes: [[0; SIZES_AND_OWN]; 2],
+            width: (stamps == Stamps::WholeSeconds).then_some(1),
             has_costs: false,
+            has_retries: false,
+            has_extras: limit.block_for().is_some() || limit.failures().is_some(),
             minutes: HashMap::new(),
         }
     }
@@ -88,12 +104,15 @@ impl LimitSheet {
 #[derive(Debug)]
 pub(super) struct Sheet {
     pub(super) policy: Arc<Policy>,
+    pub(super) stamps: Stamps,
     pub(super) limits: Vec<LimitSheet>,
     pub(super) first: Option<Timestamp>,
     pub(super) last: Timestamp,
     pub(super) requests: u64,
     pub(super) decisions: u64,
     pub(super) denied: u64,
+    /// Denials at both extremes that stamps of whole seconds leave open.
+    extremes: [u64; 2],
     pub(super) unlimited: u64,
     pub(super) faults: u64,
     pub(super) refused: u64,
@@ -111,16 +130,18 @@ pub(super) struct Sheet {
 }
 
 impl Sheet {
-    pub(super) fn new(policy: Arc<Policy>) -> Self {
-        let limits = policy.limits().iter().map(LimitSheet::new).collect();
+    pub(super) fn new(policy: Arc<Policy>, stamps: Stamps) -> Self {
+        let limits = policy.limits().iter().map(|limit| LimitSheet::new(limit, stamps)).collect();
         Self {
             policy,
+            stamps,
             limits,
             first: None,
             last: Timestamp::default(),
             requests: 0,
             decisions: 0,
             denied: 0,
+            extremes: [0; 2],
             unlimited: 0,
             faults: 0,
             refused: 0,
@@ -172,15 +193,25 @@ impl Sheet {
         let decision = decided.decision;
         let refusing = decision.limits().filter(refuses).count();
         let (mut is_counted, mut needs_store) = (false, false);
+        let mut is_denied = [decision.fault().is_some(); 2];
         for status in decision.limits() {
             let Some(sheet) = self.limits.get_mut(status.index) else { continue };
-            let leased = sheet.count(&status, decided, refusing);
+            let (extremes, leased) = sheet.count(&status, decided, refusing);
             is_counted |= status.source.is_counted();
             needs_store |= status.source.is_counted() && leased.is_none_or(|is_new| is_new);
             self.overflowed += u64::from(status.source == Source::Overflow);
+            if status.enforcement == Enforcement::Enforced {
+                is_denied = [0, 1].map(|extreme: usize| is_denied[extreme] || extremes[extreme].has(OWN));
+            }
         }
         self.calls += u64::from(is_counted);
         self.calls_with_leases += u64::from(needs_store);
+        for ((count, bit), is_denied) in self.extremes.iter_mut().zip(EXTREMES).zip(is_denied) {
+            if is_denied {
+                *count += 1;
+                *self.clients.entry(decided.client).or_default() |= bit;
+            }
+        }
     }
 
     /// Counts what only denials have: their cause, and limits that deny together.
@@ -212,16 +243,27 @@ impl Sheet {
         }
     }
 
-    /// The range of denials that stamps of whole seconds leave open. With several limits that deny it is an estimate:
-    /// at least what one limit denies, at most what all deny.
+    /// The range of denials that stamps of whole seconds leave open. With several limits that deny it is an estimate.
     pub(super) fn denied_range(&self) -> Range {
-        let together = self.beside[Variant::Together as usize].denied;
-        let enforced = self.policy.limits().iter().zip(&self.limits);
-        let enforced = enforced.filter(|(limit, _)| limit.mode() == Mode::Enforce).map(|(_, sheet)| sheet);
-        let ranges = || enforced.clone().map(LimitSheet::denied_range);
-        let fewest = ranges().map(|range| range.low).max().unwrap_or_default();
-        let most = ranges().map(|range| range.high).sum::<u64>().min(self.decisions);
-        Range::of([self.denied, together, fewest.min(self.denied), most.max(self.denied)])
+        let [fewest, most] = self.extremes;
+        Range::of([self.denied, self.beside[Variant::Together as usize].denied, fewest, most])
+    }
+
+    /// The same of touched clients.
+    pub(super) fn touched_clients_range(&self) -> Range {
+        let [fewest, most] = EXTREMES.map(|bit| self.clients_with(bit));
+        let together = self.touched_clients_beside(Variant::Together);
+        Range::of([self.touched_clients(), together, fewest, most])
+    }
+
+    /// Whether the main run denied a client.
+    #[cfg(test)]
+    pub(super) fn is_touched(&self, client: u64) -> bool {
+        self.clients.get(&client).is_some_and(|runs| runs & MAIN != 0)
+    }
+
+    fn clients_with(&self, bit: u8) -> u64 {
+        self.clients.values().filter(|runs| **runs & bit != 0).count() as u64
     }
 
     /// The limits whose range is an estimate where stamps are whole seconds.
@@ -239,32 +281,35 @@ impl Sheet {
 
     /// Clients that the main run denied.
     pub(super) fn touched_clients(&self) -> u64 {
-        self.clients.values().filter(|runs| **runs & MAIN != 0).count() as u64
+        self.clients_with(MAIN)
     }
 
     /// Clients that another run denied.
     pub(super) fn touched_clients_beside(&self, beside: Variant) -> u64 {
-        self.clients.values().filter(|runs| **runs & beside.bit() != 0).count() as u64
+        self.clients_with(beside.bit())
     }
 }
 
 impl LimitSheet {
-    /// Counts the status of a request that so many limits deny. Returns whether it needs a new lease; `None` if the
-    /// limit is not leased.
+    /// Counts the status of a request that so many limits deny. Returns the extremes that stamps of whole seconds leave
+    /// open, and whether it needs a new lease; `None` if the limit is not leased.
     fn count(
         &mut self,
         status: &LimitStatus<'_>,
         decided: &Decided<'_, '_>,
         refusing: usize,
-    ) -> Option<bool> {
+    ) -> (Extremes, Option<bool>) {
         let now = decided.now;
+        let width = self.width_of(decided);
         self.requests += 1;
         let key = self.keys.entry(status.key_hash).or_default();
         key.requests += 1;
         self.has_costs |= status.cost != 1;
         let is_denied = !status.outcome.is_allowed();
         self.delayed += u64::from(matches!(status.outcome.verdict, Verdict::Wait(_)));
+        let mut denials = Denials::default();
         if is_denied {
+            denials.add(OWN);
             self.denied += 1;
             *self.minutes.entry(now.unix_micros() / (60 * TICKS_PER_SECOND)).or_default() += 1;
             key.deny(now, status.retry_advice().unwrap_or(Ticks::ZERO));
@@ -275,55 +320,93 @@ impl LimitSheet {
         } else {
             key.admit(now);
         }
-        let is_open = decided.record.precision == Precision::Second && decided.attempt == Attempt::First;
-        let plain = Extremes { fewest: is_denied, most: is_denied };
-        let Some(place) = status.quota.and_then(|quota| place_of(status.limit, quota)) else {
-            if is_open {
-                note_extremes(&mut self.extremes, key, plain);
-            }
-            return None;
+        let place = status.quota.and_then(|quota| place_of(status.limit, quota));
+        let Some((place, sizes)) = place.and_then(|place| Some((place, self.quotas.get(place)?))) else {
+            note_extremes(&mut self.extremes, key, [denials; 2]);
+            return ([denials; 2], None);
         };
-        let sizes = self.quotas.get(place)?;
         let place = u16::try_from(place).unwrap_or(u16::MAX);
         if key.quota != place {
             // Another tier has other numbers.
             key.used.restart();
             key.quota = place;
         }
-        let denied_elsewhere = refusing > usize::from(refuses(status));
-        let asked = Asked { now, cost: status.cost, denied_elsewhere };
+        let kept = match decided.record.status {
+            _ if refusing > usize::from(refuses(status)) => Kept::DeniedElsewhere,
+            Some(ended) if status.limit.failures().is_some_and(|of| !of.count(Ended::Status(ended))) => {
+                Kept::Succeeded
+            }
+            _ => Kept::Yes,
+        };
+        let asked = Asked { now, cost: status.cost, kept };
         let in_flight = status.outcome.limit.saturating_sub(status.outcome.remaining);
-        if is_open {
-            let bound = sizes.bound(&mut key.used, asked).unwrap_or(plain);
-            note_extremes(&mut self.extremes, key, bound);
-        }
-        let denials = sizes.charge(&mut key.used, asked, in_flight);
+        denials.add_all(sizes.charge(&mut key.used, asked, in_flight));
+        key.sizes.add_all(denials);
         for (size, denied) in self.sizes.iter_mut().enumerate() {
             *denied += u64::from(denials.has(size));
         }
-        key.sizes.0 |= denials.0;
-        let lease = sizes.lease?;
-        let is_new = !is_denied && key.take_leased(status.cost, lease, now);
-        self.leases += u64::from(is_new);
-        Some(is_new)
+        let bounds = width.and_then(|width| sizes.bound(&mut key.used, asked, width));
+        let extremes = bounds.unwrap_or([denials; 2]);
+        note_extremes(&mut self.extremes, key, extremes);
+        let leased = sizes.lease.map(|lease| !is_denied && key.take_leased(status.cost, lease, now));
+        self.leases += u64::from(leased == Some(true));
+        (extremes, leased)
+    }
+
+    /// How many seconds the log leaves open for a request. `None` where stamps are exact, and for requests that came back,
+    /// whose instants follow from decisions.
+    fn width_of(&mut self, decided: &Decided<'_, '_>) -> Option<u64> {
+        let width = self.width.as_mut()?;
+        if decided.attempt == Attempt::Again {
+            self.has_retries = true;
+            return None;
+        }
+        let Record { arrival, precision, .. } = decided.record;
+        if *precision == Precision::Second && !arrival.unix_micros().is_multiple_of(TICKS_PER_SECOND) {
+            // The stamp less a duration.
+            *width = 2;
+        }
+        Some(*width)
     }
 
     /// Whether the range that stamps of whole seconds leave open is an estimate.
     pub(super) fn is_estimated(&self) -> bool {
-        self.has_costs || !self.quotas.iter().all(Sizes::is_bounded)
+        let is_bounded = |width| self.quotas.iter().all(|quota| quota.is_bounded(width));
+        self.has_costs || self.has_retries || self.has_extras || !self.width.is_none_or(is_bounded)
     }
 
     /// The range of denials that stamps of whole seconds leave open.
     pub(super) fn denied_range(&self) -> Range {
         let together = self.beside[Variant::Together as usize];
-        let [fewest, most] = self.extremes;
+        let [fewest, most] = self.extremes.map(|sizes| sizes[OWN]);
         Range::of([self.denied, together, fewest, most])
     }
 
-    /// The same of touched keys.
-    pub(super) fn touched_range(&self, touched: u64) -> Range {
-        let with = |bit: u8| self.keys.values().filter(|key| key.runs & bit != 0).count() as u64;
-        Range::of([touched, self.touched_beside(Variant::Together), with(EXTREMES[0]), with(EXTREMES[1])])
+    /// The same at another size.
+    pub(super) fn denied_range_at(&self, size: usize) -> Range {
+        let [fewest, most] = self.extremes.map(|sizes| sizes[size]);
+        Range::of([self.sizes[size], fewest, most])
+    }
+
+    /// The range of touched keys.
+    pub(super) fn touched_range(&self, touched: &TouchedCounts) -> Range {
+        let TouchedCounts { main, fewest, most } = touched;
+        Range::of([main[OWN], self.touched_beside(Variant::Together), fewest[OWN], most[OWN]])
+    }
+
+    /// The keys that each size denies.
+    pub(super) fn touched(&self) -> TouchedCounts {
+        let mut counts = TouchedCounts::default();
+        let TouchedCounts { main, fewest, most } = &mut counts;
+        for key in self.keys.values() {
+            let [low, high] = key.extremes;
+            for (counts, denials) in [(&mut *main, key.sizes), (&mut *fewest, low), (&mut *most, high)] {
+                for (size, count) in counts.iter_mut().enumerate() {
+                    *count += u64::from(denials.has(size));
+                }
+            }
+        }
+        counts
     }
 
     /// Keys that a run beside the main one denied.
@@ -332,11 +415,28 @@ impl LimitSheet {
     }
 }
 
+/// How many keys each size denies: in the main run, and at both extremes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TouchedCounts {
+    pub(super) main: [u64; SIZES_AND_OWN],
+    fewest: [u64; SIZES_AND_OWN],
+    most: [u64; SIZES_AND_OWN],
+}
+
+impl TouchedCounts {
+    /// The range at another size.
+    pub(super) fn range_at(&self, size: usize) -> Range {
+        Range::of([self.main[size], self.fewest[size], self.most[size]])
+    }
+}
+
 /// Counts a request at both extremes that its stamp leaves open.
-fn note_extremes(extremes: &mut [u64; 2], key: &mut Key, bound: Extremes) {
-    for ((count, bit), is_denied) in extremes.iter_mut().zip(EXTREMES).zip([bound.fewest, bound.most]) {
-        *count += u64::from(is_denied);
-        key.runs |= if is_denied { bit } else { 0 };
+fn note_extremes(extremes: &mut [[u64; SIZES_AND_OWN]; 2], key: &mut Key, bounds: Extremes) {
+    for ((counts, known), denials) in extremes.iter_mut().zip(&mut key.extremes).zip(bounds) {
+        known.add_all(denials);
+        for (size, count) in counts.iter_mut().enumerate() {
+            *count += u64::from(denials.has(size));
+        }
     }
 }
 

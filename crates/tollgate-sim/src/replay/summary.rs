@@ -4,6 +4,7 @@ use tollgate::policy::{Limit, Mode};
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Quota, Ticks, Timestamp};
 
+use super::bounds::OWN;
 use super::distribution::{histogram, knee, quantile};
 use super::key_map::table_bytes;
 use super::keys::Key;
@@ -12,29 +13,21 @@ use super::report::{
     TouchedKey, Week, percent, written,
 };
 use super::scaled::{QUARTERS, resized};
-use super::sheet::{LimitSheet, Sheet, Variant};
+use super::sheet::{LimitSheet, Sheet, Stamps, TouchedCounts, Variant};
 
 /// Most touched keys of a report.
 const TOP_MAX: usize = 20;
 /// The names of the sizes, with that of the limit itself.
 const TIMES: [(u64, &str); 6] = [(2, "0.5"), (3, "0.75"), (4, "1"), (6, "1.5"), (8, "2"), (16, "4")];
 
-/// Whether a run with all requests of a second at its start was made beside the main one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stamps {
-    /// It was: the truth is somewhere between the two.
-    WholeSeconds,
-    /// Stamps are exact.
-    Exact,
-}
-
 impl Sheet {
-    pub(super) fn totals(&self, stamps: Stamps, still_waiting: u64) -> Totals {
+    pub(super) fn totals(&self, still_waiting: u64) -> Totals {
         let first = self.first.unwrap_or_default();
         let clients = self.clients.len() as u64;
         let touched = self.touched_clients();
         let unrefused = self.beside[Variant::Unrefused as usize];
-        let shown = |at: Timestamp| match stamps {
+        let is_ranged = self.stamps == Stamps::WholeSeconds;
+        let shown = |at: Timestamp| match self.stamps {
             // The fraction is one that the replay chose.
             Stamps::WholeSeconds => written(at - Ticks::from_micros(at.unix_micros() % TICKS_PER_SECOND)),
             Stamps::Exact => written(at),
@@ -48,10 +41,11 @@ impl Sheet {
             allowed: self.decisions - self.denied,
             denied: self.denied,
             denied_percent: percent(self.denied, self.decisions),
-            denied_range: (stamps == Stamps::WholeSeconds).then(|| self.denied_range()),
+            denied_range: is_ranged.then(|| self.denied_range()),
             clients,
             clients_touched: touched,
             clients_touched_percent: percent(touched, clients),
+            clients_touched_range: is_ranged.then(|| self.touched_clients_range()),
             unlimited: self.unlimited,
             faults: self.faults,
             already_refused: self.refused,
@@ -67,9 +61,9 @@ impl Sheet {
         }
     }
 
-    pub(super) fn limit_reports(&self, stamps: Stamps) -> Vec<LimitReport> {
+    pub(super) fn limit_reports(&self) -> Vec<LimitReport> {
         let each = self.policy.limits().iter().zip(&self.limits);
-        each.map(|(limit, sheet)| sheet.report(limit, stamps)).collect()
+        each.map(|(limit, sheet)| sheet.report(limit, self.stamps)).collect()
     }
 
     /// The keys with the most denials, of all limits.
@@ -120,7 +114,8 @@ impl Sheet {
 impl LimitSheet {
     fn report(&self, limit: &Limit, stamps: Stamps) -> LimitReport {
         let keys = self.keys.values().filter(|key| key.requests > 0).count() as u64;
-        let touched = self.keys.values().filter(|key| key.denied > 0).count() as u64;
+        let counts = self.touched();
+        let touched = counts.main[OWN];
         let is_ranged = stamps == Stamps::WholeSeconds;
         LimitReport {
             name: limit.name().to_owned(),
@@ -136,11 +131,11 @@ impl LimitSheet {
             keys,
             touched,
             touched_percent: percent(touched, keys),
-            touched_range: is_ranged.then(|| self.touched_range(touched)),
+            touched_range: is_ranged.then(|| self.touched_range(&counts)),
             denied_for_ms: self.denied_for(),
             worst_minute: self.worst_minute(),
             worst_key: self.top(limit).into_iter().next(),
-            sizes: self.size_reports(limit, keys, touched),
+            sizes: self.size_reports(limit, (keys, &counts), is_ranged),
             peaks: self.peaks(limit),
             burst_for_none: self.burst_for_none(),
             leases: self.quotas.iter().any(|quota| quota.lease.is_some()).then_some(self.leases),
@@ -183,7 +178,12 @@ impl LimitSheet {
         touched.collect()
     }
 
-    fn size_reports(&self, limit: &Limit, keys: u64, touched: u64) -> Vec<SizeReport> {
+    fn size_reports(
+        &self,
+        limit: &Limit,
+        (keys, counts): (u64, &TouchedCounts),
+        is_ranged: bool,
+    ) -> Vec<SizeReport> {
         let Some(quota) = default_quota(limit) else { return Vec::new() };
         if !self.quotas.iter().any(super::scaled::Sizes::is_resized) {
             return Vec::new();
@@ -191,21 +191,24 @@ impl LimitSheet {
         let report = |(quarters, times): (u64, &'static str)| {
             let size = QUARTERS.iter().position(|known| *known == quarters);
             let (denied, touched) = match size {
-                None => (self.denied, touched),
-                Some(size) => {
-                    let is_touched = |key: &&Key| key.sizes.has(size);
-                    let denied = self.sizes.get(size).copied().unwrap_or_default();
-                    (denied, self.keys.values().filter(is_touched).count() as u64)
-                }
+                None => (self.denied, counts.main[OWN]),
+                Some(size) => (self.sizes[size], counts.main[size]),
             };
+            let ranges = || match size {
+                None => (self.denied_range(), self.touched_range(counts)),
+                Some(size) => (self.denied_range_at(size), counts.range_at(size)),
+            };
+            let (denied_range, touched_range) = is_ranged.then(ranges).unzip();
             let resized = if size.is_none() { Some(quota.clone()) } else { resized(quota, quarters) };
             SizeReport {
                 times,
                 quota: resized.map(|quota| limit.amount(&quota)).unwrap_or_default(),
                 denied,
                 denied_percent: percent(denied, self.requests),
+                denied_range,
                 touched,
                 touched_percent: percent(touched, keys),
+                touched_range,
             }
         };
         TIMES.into_iter().map(report).collect()

@@ -1,5 +1,8 @@
 //! A replay decides exactly as the engine does, for every algorithm, and its range contains the truth.
 
+mod clients;
+mod range;
+
 use std::collections::HashMap;
 use std::io::Cursor;
 use std::net::Ipv4Addr;
@@ -220,11 +223,30 @@ fn a_missing_attribute_is_an_error() {
         replay.finish(InputReport::default())
     };
     let missing = pushed(Options::default()).unwrap_err();
-    let expected =
-        MissingAttribute { limit: "per-key".to_owned(), attribute: "api_key".to_owned(), requests: 50 };
+    let (limit, attribute) = ("per-key".to_owned(), "api_key".to_owned());
+    let expected = MissingAttribute { limit, attribute, is_key: true, requests: 50 };
     assert_eq!(missing, expected);
     let without = Options { without: vec!["per-key".to_owned()], ..Options::default() };
     assert_eq!(pushed(without).unwrap().totals.requests, 50);
+}
+
+/// The story: where no request had the attribute of a cost, the report said that all would have been denied. Other attributes
+/// that the log lacks are named in a note.
+#[test]
+fn a_missing_cost_is_an_error_and_other_attributes_are_named() {
+    let finished = |text: &str| {
+        let requests = requests(1, 50);
+        let mut replay = Replay::new(policy(text), None, Options::default(), Given);
+        requests.iter().for_each(|request| replay.push(&record_of(request)).unwrap());
+        replay.finish(InputReport::default())
+    };
+    let missing = finished("limits: [{name: a, by: [user], rate: 9/s, cost: tokens * 2}]").unwrap_err();
+    assert_eq!((missing.attribute.as_str(), missing.is_key), ("tokens", false));
+    let report = finished("limits: [{name: a, by: [user], when: {region: eu}, rate: 9/s}]").unwrap();
+    assert_eq!(
+        report.notes,
+        ["no request has region, which limit a depends on; log it, or map it in --config"]
+    );
 }
 
 /// One user with a burst of five at a limit of one a minute, burst two.
@@ -261,6 +283,29 @@ fn refused_requests_are_shown_with_and_without() {
     let without = totals.without_refused.unwrap();
     assert_eq!((totals.denied, totals.already_refused), (3, 3));
     assert_eq!((without.requests, without.denied), (2, 0));
+}
+
+/// The story: other sizes of a limit that counts failures counted every request, so that four times the limit denied more
+/// than the limit itself. They count failures, and so do peaks and the burst that denies nothing.
+#[test]
+fn other_sizes_of_a_limit_that_counts_failures_count_failures() {
+    let text = "limits: [{name: a, by: [user], rate: 3/min, count: failures}]";
+    let with = |failures: u64| {
+        let record = move |index: u64| Record {
+            status: Some(if index % 10 < failures { 401 } else { 200 }),
+            attributes: vec![("user".into(), "u".into())],
+            ..record(START + index * 100_000)
+        };
+        let report = replayed(text, Options::default(), (0..40).map(record));
+        let limit = report.limits.into_iter().next().unwrap();
+        let denied: Vec<u64> = limit.sizes.iter().map(|size| size.denied).collect();
+        (denied, limit.peaks.unwrap().max, limit.burst_for_none)
+    };
+    assert_eq!(with(0), (vec![0; 6], 0, Some(1)));
+    let (denied, peak, burst) = with(1);
+    assert_eq!((peak, burst), (4, Some(5)));
+    assert!(denied[2] > 0 && denied.is_sorted_by(|one, other| one >= other), "{denied:?}");
+    assert_eq!(denied[4..], [0, 0]);
 }
 
 /// A limit of requests in flight follows the durations of the log.
@@ -315,28 +360,47 @@ fn a_report_is_deterministic() {
     assert_eq!(report(), report());
 }
 
-/// The requests of a log in a style, in whole milliseconds, and the policy that counts by what the style has.
-fn styled(style: Style, seed: u64) -> (Vec<Truth>, &'static str) {
+/// The requests of a log in a style, in whole milliseconds.
+fn styled(style: Style, seed: u64) -> Vec<Truth> {
     let mut random = Random::new(seed);
     let truths = requests(seed, 2_000).into_iter().map(|request| {
         let arrival = Timestamp::from_unix_micros(request.at.unix_micros() / 1_000 * 1_000);
         let number: u8 = request.user.trim_start_matches('u').parse().unwrap();
         let mut truth = Truth::new(arrival, Ipv4Addr::new(192, 0, 2, number).into());
-        truth.duration = match style.precision() {
-            Precision::Exact => Ticks::from_millis(random.below(3_000)),
-            Precision::Second => Ticks::ZERO,
-        };
+        truth.duration =
+            if style.has_duration() { Ticks::from_millis(random.below(3_000)) } else { Ticks::ZERO };
         truth.attributes = vec![("api_key".to_owned(), truth.client.to_string())];
         truth
     });
-    let policy = match style {
-        Style::Har => "limits: [{name: a, rate: 12/s, burst: 6}]",
-        Style::Csv | Style::Ndjson | Style::Decisions => {
-            "limits: [{name: a, by: [api_key], rate: 2/s, burst: 4}]"
-        }
-        _ => "limits: [{name: a, by: [ip], rate: 2/s, burst: 4}]",
+    truths.collect()
+}
+
+/// Policies that count by what the style has. Where stamps are whole seconds, the range of several limits is an estimate,
+/// so there is one limit then.
+fn policies(style: Style) -> Vec<String> {
+    // An archive has no client, so all requests are one key.
+    let (by, times) = match style {
+        Style::Har => ("", 6),
+        Style::Csv | Style::Ndjson | Style::Decisions => ("by: [api_key], ", 1),
+        _ => ("by: [ip], ", 1),
     };
-    (truths.collect(), policy)
+    let (two, four, ten) = (2 * times, 4 * times, 10 * times);
+    let limits = match style.precision() {
+        Precision::Exact => vec![
+            format!("{{name: a, {by}rate: {two}/s, burst: {four}}}"),
+            format!(
+                "{{name: a, {by}rate: {ten}/10s, algorithm: fixed-window}}, {{name: b, rate: 12/s, burst: 30}}"
+            ),
+            format!("{{name: a, {by}rate: {ten}/10s, algorithm: sliding-window}}"),
+            format!("{{name: a, {by}rate: {two}/s, algorithm: leaky-bucket, queue: 2}}"),
+        ],
+        Precision::Second => vec![
+            format!("{{name: a, {by}rate: {two}/s, burst: {four}}}"),
+            format!("{{name: a, {by}rate: {two}/s, burst: {two}, algorithm: gcra}}"),
+            format!("{{name: a, {by}rate: {ten}/5s, algorithm: sliding-log}}"),
+        ],
+    };
+    limits.into_iter().map(|limits| format!("limits: [{limits}]")).collect()
 }
 
 /// Written in any format, and read again, a log gives the decisions of the engine, to the request. Where stamps are
@@ -344,32 +408,44 @@ fn styled(style: Style, seed: u64) -> (Vec<Truth>, &'static str) {
 #[test]
 fn every_format_gives_the_decisions_of_the_engine() {
     for style in Style::ALL {
-        for seed in 0..3 {
-            let (truths, text) = styled(style, seed);
-            let store = MemoryStore::new(64 << 20, Timestamp::from_unix_micros(START));
-            let engine = Engine::builder().policy(policy(text)).store(store).build();
-            let denied = truths.iter().filter(|truth| {
-                let client = truth.client.to_string();
-                let asked =
-                    CheckRequest::new().with("ip", &client).unwrap().with("api_key", &client).unwrap();
-                !engine.try_check(&asked, truth.arrival).unwrap().is_allowed()
-            });
-            let denied = denied.count() as u64;
-            assert!(denied > 50, "{style:?} denies too few to prove anything");
-            let log = Cursor::new(style.log(&truths));
-            let mut reader = Reader::stream_as(style.format(), "log", log, &Mapping::default()).unwrap();
-            let mut replay = Replay::new(policy(text), None, Options::default(), Given);
-            reader.for_each(|record| replay.push(&record).unwrap()).unwrap();
-            let report = replay.finish(InputReport::default()).unwrap();
-            assert_eq!((report.totals.requests, report.input.late), (2_000, 0), "{style:?}");
-            match report.totals.denied_range {
-                None => assert_eq!(report.totals.denied, denied, "{style:?}, seed {seed}"),
-                Some(range) => {
-                    assert_eq!(style.precision(), Precision::Second, "{style:?}");
-                    let holds = (range.low..=range.high).contains(&denied);
-                    assert!(holds, "{style:?}, seed {seed}: {range:?}, {denied}");
-                }
-            }
+        for text in policies(style) {
+            (0..3).for_each(|seed| a_log_gives_the_decisions_of_the_engine(style, &text, seed));
+        }
+    }
+}
+
+fn a_log_gives_the_decisions_of_the_engine(style: Style, text: &str, seed: u64) {
+    let truths = styled(style, seed);
+    let store = MemoryStore::new(64 << 20, Timestamp::from_unix_micros(START));
+    let engine = Engine::builder().policy(policy(text)).store(store).build();
+    let (mut denied, mut by_limit) = (0, vec![0; policy(text).limits().len()]);
+    for truth in &truths {
+        let client = truth.client.to_string();
+        let asked = CheckRequest::new().with("ip", &client).unwrap().with("api_key", &client).unwrap();
+        let decision = engine.try_check(&asked, truth.arrival).unwrap();
+        denied += u64::from(!decision.is_allowed());
+        for status in decision.limits().filter(|status| !status.outcome.is_allowed()) {
+            by_limit[status.index] += 1;
+        }
+    }
+    assert!(denied > 50, "{style:?} denies {denied} under {text}, too few to prove anything");
+    let log = Cursor::new(style.log(&truths));
+    let mut reader = Reader::stream_as(style.format(), "log", log, &Mapping::default()).unwrap();
+    let options = Options { precision: reader.precision(), ..Options::default() };
+    let mut replay = Replay::new(policy(text), None, options, Given);
+    reader.for_each(|record| replay.push(&record).unwrap()).unwrap();
+    let report = replay.finish(InputReport::default()).unwrap();
+    assert_eq!((report.totals.requests, report.input.late), (2_000, 0), "{style:?}");
+    match report.totals.denied_range {
+        None => {
+            let found: Vec<u64> = report.limits.iter().map(|limit| limit.denied).collect();
+            assert_eq!((report.totals.denied, found), (denied, by_limit), "{style:?}, {text}, seed {seed}");
+        }
+        Some(range) => {
+            assert_eq!(style.precision(), Precision::Second, "{style:?}");
+            assert!(!report.limits[0].is_range_estimated, "{style:?}, {text}");
+            let holds = (range.low..=range.high).contains(&denied);
+            assert!(holds, "{style:?}, {text}, seed {seed}: {range:?}, {denied}");
         }
     }
 }

@@ -23,6 +23,8 @@ pub struct FrontierPoint {
     pub burst: BurstRange,
     /// The smallest burst that denies no request at all.
     pub burst_of_all: u64,
+    /// The smallest burst that denies no request of a looser share of keys, which leaves out ten times as many.
+    pub burst_of_fewer: u64,
 }
 
 /// One day, in UTC.
@@ -87,6 +89,19 @@ pub enum Doubt {
     },
 }
 
+/// The limit that a looser share of keys would need. If it is much less, the keys that it leaves out are unlike the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LooserSuggestion {
+    /// The looser share.
+    pub share: KeyShare,
+    /// How many keys it leaves out.
+    pub keys_left_out: u64,
+    /// The rate and the burst, with head-room.
+    pub rate: Rate,
+    /// The burst, with head-room.
+    pub burst: u64,
+}
+
 /// The chosen point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suggestion {
@@ -105,16 +120,29 @@ impl Frontier {
     /// does.
     #[must_use]
     pub fn suggest(&self, headroom: u64) -> Option<Suggestion> {
-        let returns = |point: &FrontierPoint| point.burst.most <= point.rate.units();
+        let (index, rate, burst) = self.chosen(headroom, |point| point.burst.most)?;
+        Some(Suggestion { index, rate, burst, doubts: self.doubts(index) })
+    }
+
+    /// The same for a looser share of keys.
+    #[must_use]
+    pub fn suggest_looser(&self, headroom: u64) -> Option<LooserSuggestion> {
+        let (_, rate, burst) = self.chosen(headroom, |point| point.burst_of_fewer)?;
+        let share = self.share.looser();
+        Some(LooserSuggestion { share, keys_left_out: self.keys - share.of(self.keys), rate, burst })
+    }
+
+    /// The point with the smallest rate that returns its burst within one period, and its numbers with head-room.
+    fn chosen(&self, headroom: u64, burst: fn(&FrontierPoint) -> u64) -> Option<(usize, Rate, u64)> {
+        let returns = |point: &FrontierPoint| burst(point) <= point.rate.units();
         let fits = self.points.iter().enumerate().filter(|(_, point)| returns(point) && self.keys > 0);
         let (index, point) = fits.min_by(|(_, one), (_, other)| compare(one.rate, other.rate))?;
         let more = |units: u64| {
             let units = u128::from(units) * u128::from(headroom.max(HEADROOM_WHOLE));
             u64::try_from(units.div_ceil(u128::from(HEADROOM_WHOLE))).unwrap_or(u64::MAX)
         };
-        let burst = more(point.burst.most).max(1);
-        let rate = Rate::per_ticks(more(point.rate.units()), point.rate.period()).burst(burst);
-        Some(Suggestion { index, rate, burst, doubts: self.doubts(index) })
+        let burst = more(burst(point)).max(1);
+        Some((index, Rate::per_ticks(more(point.rate.units()), point.rate.period()).burst(burst), burst))
     }
 
     /// The days that can be compared: those that the log covers at least half.

@@ -4,6 +4,8 @@ use std::fmt;
 
 /// The parts of a share in a whole.
 const WHOLE: u32 = 1_000_000;
+/// The part that the share next looser than that of all keys leaves out.
+const REST_MIN: u32 = 1_000;
 
 /// A share of keys, in millionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,6 +23,13 @@ impl KeyShare {
     pub fn of(self, keys: u64) -> u64 {
         let parts = u128::from(keys) * u128::from(self.0);
         u64::try_from(parts.div_ceil(u128::from(WHOLE))).unwrap_or(u64::MAX)
+    }
+
+    /// A share that leaves out ten times as many keys, and at most half of them.
+    pub(super) const fn looser(self) -> Self {
+        let rest = (WHOLE - self.0) * 10;
+        let rest = if rest == 0 { REST_MIN } else { rest };
+        Self(WHOLE - if rest > WHOLE / 2 { WHOLE / 2 } else { rest })
     }
 
     /// The value that at least this share of the values does not exceed.
@@ -61,6 +70,17 @@ mod tests {
         assert_eq!(share(999_000).quantile::<u64>(&mut []), 0);
         assert_eq!(KeyShare::from_millionths(0), None);
         assert_eq!(KeyShare::from_millionths(1_000_001), None);
+    }
+
+    /// A looser share leaves out ten times as many keys, and at most half.
+    #[test]
+    fn looser_shares() {
+        for (millionths, expected) in
+            [(1_000_000, 999_000), (999_000, 990_000), (990_000, 900_000), (900_000, 500_000), (1, 500_000)]
+        {
+            let share = KeyShare::from_millionths(millionths).unwrap();
+            assert_eq!(share.looser(), KeyShare(expected), "{millionths}");
+        }
     }
 
     /// Shares are written as people write them.

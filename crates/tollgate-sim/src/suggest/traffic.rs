@@ -186,6 +186,7 @@ impl TrafficSummary {
             most: self.share.quantile(&mut most),
         };
         let burst_of_all = most.iter().copied().max().unwrap_or_default();
-        FrontierPoint { rate: self.rates[index], burst, burst_of_all }
+        let burst_of_fewer = self.share.looser().quantile(&mut most);
+        FrontierPoint { rate: self.rates[index], burst, burst_of_all, burst_of_fewer }
     }
 }

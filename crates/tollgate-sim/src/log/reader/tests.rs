@@ -258,7 +258,12 @@ fn a_cut_gzip_gives_what_it_has() {
 fn binary_content_is_refused_with_a_reason() {
     let error =
         Reader::stream("core", Cursor::new(b"\x7fELF\x02\0\0".to_vec()), &Mapping::default()).err().unwrap();
-    assert_eq!(error.to_string(), "core: the file is not text: it has bytes of zero");
+    let error = error.to_string();
+    assert!(
+        error.starts_with("core: the file is not text: it has bytes of zero; accepted: text, plain or"),
+        "{error}"
+    );
+    assert!(error.contains("formats that are read: nginx/Apache common"), "{error}");
     // Zeros in a log that has good lines are bad lines, as after a crash of the machine.
     let zeros = format!("{}{}\n{}", line(0, "/a").repeat(200), "\0".repeat(50), line(1, "/b"));
     let mut reader = reader(zeros);
@@ -299,6 +304,32 @@ fn files_are_read_by_their_times() {
     assert_eq!(reader.progress(), Progress { read: total, total: Some(total) });
     let counts: Vec<u64> = reader.files().map(|file| file.records).collect();
     assert_eq!(counts, [100, 100, 100, 300, 0]);
+}
+
+/// The story: a log that a crash had left with zeros near its start was refused as binary, with all its requests.
+#[test]
+fn zeros_in_a_log_are_a_bad_line() {
+    let mut log = (line(0, "/a") + &line(1, "/b")).into_bytes();
+    log.extend([0; 5_000]);
+    log.extend(b"\n");
+    log.extend(line(2, "/c").into_bytes());
+    let mut reader = reader(log);
+    assert_eq!(requests(&mut reader).len(), 3);
+    assert_eq!(reader.bad_lines(), 1);
+    assert!(reader.examples()[0].excerpt.starts_with("\\x00\\x00"), "{}", reader.examples()[0]);
+}
+
+/// A file of two formats: the lines of the one that most lines have are read, and the others are named by their format.
+#[test]
+fn lines_of_another_format_are_called_so() {
+    let mut log = line(0, "/a") + &line(1, "/b");
+    Style::Envoy.line(&truth(2_000_000), &mut log);
+    log += "\nneither\n";
+    let mut reader = reader(log);
+    assert_eq!((requests(&mut reader).len(), reader.bad_lines()), (2, 2));
+    let reasons: Vec<&str> = reader.examples().iter().map(|bad| bad.reason.as_str()).collect();
+    let envoy = "it is Envoy JSON, and a file has one format: give it as another file";
+    assert_eq!(reasons, [envoy, "no date in brackets"]);
 }
 
 /// One line with a wrong clock does not hold up the rest of its file.

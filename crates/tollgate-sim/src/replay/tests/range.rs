@@ -1,0 +1,174 @@
+//! Ranges of logs with stamps of whole seconds contain the truth, at every size and for whatever traffic.
+
+use std::collections::HashMap;
+
+use tollgate::time::TICKS_PER_SECOND;
+use tollgate::{Ticks, Timestamp};
+
+use super::{START, Sent, policy, truth};
+use crate::limiter::Limiter;
+use crate::log::{Precision, Record};
+use crate::random::Random;
+use crate::replay::bounds::OWN;
+use crate::replay::scaled::{QUARTERS, resized};
+use crate::replay::{Given, InputReport, Options, Range, Replay, Report};
+
+/// A request and how long it took.
+type Timed = (Sent, Ticks);
+
+/// Bursts, steady streams and pauses of a few users.
+fn traffic(random: &mut Random, is_timed: bool) -> Vec<Timed> {
+    let (mut at, mut all) = (START + random.below(TICKS_PER_SECOND), Vec::new());
+    let (users, mean) = (1 + random.below(6), 20_000 + random.below(600_000));
+    for _ in 0..300 {
+        at += match random.below(4) {
+            0 => random.below(3_000),
+            1 => random.below(6) * 500_000,
+            _ => random.exponential(mean),
+        };
+        let user = format!("u{}", random.below(users));
+        let duration = if is_timed { random.below(3 * TICKS_PER_SECOND) / 1_000 * 1_000 } else { 0 };
+        let sent = Sent { at: Timestamp::from_unix_micros(at), user, plan: "free", size: "1".to_owned() };
+        all.push((sent, Ticks::from_micros(duration)));
+    }
+    all
+}
+
+/// The report of the log that nginx would write: the second of the end, less the duration if it is logged.
+fn reported(text: &str, requests: &[Timed], is_timed: bool) -> Report {
+    let mut lines: Vec<&Timed> = requests.iter().collect();
+    lines.sort_by_key(|(sent, duration)| sent.at + *duration);
+    let mut replay = Replay::new(policy(text), None, Options::default(), Given);
+    for (sent, duration) in lines {
+        let end = (sent.at + *duration).unix_micros() / TICKS_PER_SECOND;
+        let arrival = Timestamp::from_unix_seconds(end) - *duration;
+        let duration = is_timed.then_some(*duration);
+        let record = super::record_of(sent);
+        replay.push(&Record { arrival, duration, precision: Precision::Second, ..record }).unwrap();
+    }
+    let report = replay.finish(InputReport::default()).unwrap();
+    assert_eq!(report.input.late, 0);
+    report
+}
+
+fn holds(range: Option<Range>, truth: u64) -> bool {
+    range.is_some_and(|range| (range.low..=range.high).contains(&truth))
+}
+
+/// A random index below a number.
+fn index(random: &mut Random, below: u64) -> usize {
+    usize::try_from(random.below(below)).unwrap()
+}
+
+/// A policy of one limit with bounds that are proven.
+fn bounded_policy(random: &mut Random, is_timed: bool) -> String {
+    let period = ["1s", "2s", "3s", "10s", "1500ms", "1min"][index(random, 6)];
+    let (units, burst) = (1 + random.below(12), 1 + random.below(15));
+    let kinds = [
+        format!("rate: {units}/{period}, burst: {burst}"),
+        format!("rate: {units}/{period}, burst: {burst}, algorithm: gcra"),
+        format!("rate: {units}/{period}, queue: {burst}, algorithm: leaky-bucket"),
+        format!("rate: {units}/{period}, algorithm: sliding-log"),
+        format!("rate: {units}/{period}, algorithm: sliding-window, precision: 8, estimate: strict"),
+        format!("rate: {units}/10s, algorithm: fixed-window"),
+        format!("rate: {units}/10s, algorithm: sliding-window, precision: 10, estimate: strict"),
+    ];
+    // Windows that begin with a second have no range, if requests came in the seconds of their stamps.
+    let kind = index(random, if is_timed { 5 } else { 7 });
+    format!("limits: [{{name: a, by: [user], {}}}]", kinds[kind])
+}
+
+/// The range contains the denials and the touched keys of the engine, of the limit itself and of each other size, whether
+/// the log has durations or not. Most ranges are narrow enough to say something.
+#[test]
+fn ranges_contain_the_truth_at_every_size() {
+    let mut decided = 0;
+    for seed in 0..400 {
+        let (random, is_timed) = (&mut Random::new(seed), seed % 2 == 0);
+        let text = bounded_policy(random, is_timed);
+        let requests = traffic(random, is_timed);
+        let report = reported(&text, &requests, is_timed);
+        let limit = &report.limits[0];
+        assert!(!limit.is_range_estimated, "{text}, seed {seed}");
+        let sent: Vec<Sent> = requests.iter().map(|(sent, _)| super::copy(sent)).collect();
+        let (denied, _) = truth(&text, &sent);
+        assert!(holds(report.totals.denied_range, denied), "{text}, seed {seed}: {denied}, {limit:?}");
+        let quota = policy(&text).limits()[0].quotas()[0].clone();
+        for (place, size) in limit.sizes.iter().enumerate() {
+            let quarters = [2, 3, 4, 6, 8, 16][place];
+            let at_size = if quarters == 4 { quota.clone() } else { resized(&quota, quarters).unwrap() };
+            let mut keys: HashMap<&str, (Limiter, bool)> = HashMap::new();
+            let mut denied = 0;
+            for request in &sent {
+                let (limiter, is_touched) =
+                    keys.entry(&request.user).or_insert_with(|| (Limiter::new(at_size.clone()), false));
+                let is_denied = !limiter.charge(request.at, 1).is_allowed();
+                *is_touched |= is_denied;
+                denied += u64::from(is_denied);
+            }
+            let touched = keys.values().filter(|(_, is_touched)| *is_touched).count() as u64;
+            assert!(holds(size.denied_range, denied), "{text}, seed {seed}: {denied}, {size:?}");
+            assert!(holds(size.touched_range, touched), "{text}, seed {seed}: {touched}, {size:?}");
+            let range = size.denied_range.unwrap();
+            decided += u64::from((range.high - range.low) * 5 <= 300);
+        }
+    }
+    assert!(decided * 2 > 400 * QUARTERS.len() as u64, "{decided} ranges say something");
+    assert_eq!(OWN, QUARTERS.len());
+}
+
+/// The range of several limits is an estimate, and said to be. It has held in all these cases.
+#[test]
+fn ranges_of_several_limits_hold_in_many_cases() {
+    for seed in 0..200 {
+        let random = &mut Random::new(seed);
+        let (rate, burst, all) = (1 + random.below(5), 1 + random.below(8), 1 + random.below(10));
+        let text = format!(
+            "limits: [{{name: a, by: [user], rate: {rate}/s, burst: {burst}}}, {{name: b, rate: {all}/s, burst: {all}}}]"
+        );
+        let requests = traffic(random, false);
+        let report = reported(&text, &requests, false);
+        let sent: Vec<Sent> = requests.iter().map(|(sent, _)| super::copy(sent)).collect();
+        let (denied, _) = truth(&text, &sent);
+        assert!(
+            holds(report.totals.denied_range, denied),
+            "{text}, seed {seed}: {denied}, {:?}",
+            report.totals
+        );
+    }
+}
+
+/// The story: a log that began with milliseconds and went on in whole seconds had single numbers, and no word on it. The
+/// reader of the files knows the coarsest stamps before the first record; without it, a note says what is missing.
+#[test]
+fn a_log_of_two_precisions_has_a_range_or_says_why_not() {
+    let text = "limits: [{name: a, by: [user], rate: 2/s, burst: 3}]";
+    let random = &mut Random::new(1);
+    let sent: Vec<Sent> = traffic(random, false).into_iter().map(|(sent, _)| sent).collect();
+    let (denied, _) = truth(text, &sent);
+    for precision in [Precision::Second, Precision::Exact] {
+        let options = Options { precision, ..Options::default() };
+        let mut replay = Replay::new(policy(text), None, options, Given);
+        for (index, request) in sent.iter().enumerate() {
+            let second = Timestamp::from_unix_seconds(request.at.unix_micros() / TICKS_PER_SECOND);
+            let record = super::record_of(request);
+            let record = match index {
+                0..100 => record,
+                _ => Record { arrival: second, precision: Precision::Second, ..record },
+            };
+            replay.push(&record).unwrap();
+        }
+        let report = replay.finish(InputReport::default()).unwrap();
+        match precision {
+            Precision::Second => assert!(holds(report.totals.denied_range, denied), "{:?}", report.totals),
+            Precision::Exact => {
+                assert_eq!(report.totals.denied_range, None);
+                assert!(
+                    report.notes[0].contains("200 records have stamps of whole seconds"),
+                    "{:?}",
+                    report.notes
+                );
+            }
+        }
+    }
+}

@@ -440,10 +440,10 @@ fn not_yaml(cause: &str) -> Problem {
 
 /// The problem of a line that is indented like none of the lines above to which it may belong.
 fn misindented(text: &str, line: usize) -> Option<Problem> {
-    let mut lines = text.lines().take(line);
-    let wrong = lines.next_back()?;
+    let above = line.checked_sub(1)?;
+    let wrong = text.lines().nth(above)?;
     let mut levels: Vec<usize> = Vec::new();
-    for line in lines {
+    for line in text.lines().take(above) {
         let content = line.trim_start_matches(' ');
         if content.is_empty() || content.starts_with('#') {
             continue;

@@ -117,7 +117,7 @@ fn finding(finding: &Finding) -> Value {
     })
 }
 
-/// What a config says about requests of HTTP.
+/// The part of a config about requests of HTTP.
 struct HttpSide {
     reader: Reader,
     ends: Ends,

@@ -133,7 +133,7 @@ fn paths(condition: &Condition) -> &[String] {
     }
 }
 
-/// What a path means that other programs take for something else, and what would be accepted.
+/// The meaning of a path that other programs take for something else, and what would be accepted.
 fn other_meaning(path: &str, matching: PathMatch) -> Option<(&'static str, String)> {
     if let Some(stem) = path.strip_suffix("/**") {
         return Some((

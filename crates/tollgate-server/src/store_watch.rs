@@ -75,7 +75,7 @@ impl StoreWatch {
         self.seen().since.is_some()
     }
 
-    /// What an operator should know and do while a shard does not serve.
+    /// The warning for an operator while a shard does not serve, with the cure.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.is_degraded().then(|| {
             format!(

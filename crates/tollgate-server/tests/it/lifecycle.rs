@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::program::{SLOW_POLICY, Server, run, stderr, stdout, tollgate};
 use crate::raw_http::Response;
@@ -162,6 +162,20 @@ fn an_own_address_is_no_upstream() {
         let expected = format!("this Tollgate's own {flag} address; name the address of the service");
         assert!(stderr(&output).contains(&expected), "{}", stderr(&output));
     }
+}
+
+/// The story: the banner described a store that did not answer like any other.
+#[test]
+fn a_store_that_does_not_answer_is_named_at_the_start() {
+    let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let store = format!("redis://{dead}");
+    let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--store", &store]);
+    let mut server = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    let warning = lines.map_while(Result::ok).find(|line| line.contains("does not answer"));
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(warning.is_some_and(|line| line.contains(&store) && line.contains("tollgate store check URL")));
 }
 
 /// With --insecure it listens everywhere, and says what that means.

@@ -232,6 +232,11 @@ impl RoutePlan {
         }
     }
 
+    /// The addresses of its upstreams.
+    pub fn targets(&self) -> impl Iterator<Item = &Target> {
+        self.upstreams.iter().map(|upstream| &upstream.target)
+    }
+
     /// How specific the route is. The most specific route that matches is used.
     pub(crate) fn rank(&self) -> (usize, usize, usize) {
         let host = match &self.host {

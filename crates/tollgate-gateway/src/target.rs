@@ -1,6 +1,7 @@
 //! The address of an upstream, as a flag or a config names it.
 
 use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use http::Uri;
@@ -55,6 +56,27 @@ impl Target {
     }
 }
 
+impl Target {
+    /// Whether connections to it reach a listener of this machine at this address. Names other than `localhost` are not
+    /// resolved.
+    #[must_use]
+    pub fn names_listener(&self, listener: SocketAddr) -> bool {
+        if self.port != listener.port() {
+            return false;
+        }
+        let listening = listener.ip().to_canonical();
+        if self.host.eq_ignore_ascii_case("localhost") {
+            return listening.is_loopback() || listening.is_unspecified();
+        }
+        self.host.parse::<IpAddr>().is_ok_and(|address| {
+            let address = address.to_canonical();
+            // The unspecified address listens on all of this machine's, and connects to a loopback address.
+            let is_local = |ip: IpAddr| ip.is_loopback() || ip.is_unspecified();
+            address == listening || is_local(address) && listening.is_unspecified()
+        })
+    }
+}
+
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match (self.is_secure, self.is_h2) {
@@ -64,5 +86,38 @@ impl fmt::Display for Target {
         };
         let (open, close) = if self.host.contains(':') { ("[", "]") } else { ("", "") };
         write!(f, "{scheme}://{open}{}{close}:{}", self.host, self.port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An upstream at a listener of the same process is recognised, and other ports and machines are not.
+    #[test]
+    fn listeners_are_recognised() {
+        let is_own = |target: &str, listener: &str| {
+            target.parse::<Target>().unwrap().names_listener(listener.parse().unwrap())
+        };
+        for (target, listener) in [
+            ("http://127.0.0.1:8080", "127.0.0.1:8080"),
+            ("h2c://localhost:8080", "127.0.0.1:8080"),
+            ("http://LOCALHOST:8080", "0.0.0.0:8080"),
+            ("http://127.0.0.9:8080", "0.0.0.0:8080"),
+            ("http://[::1]:8080", "[::]:8080"),
+            ("http://10.0.0.7:8080", "10.0.0.7:8080"),
+            ("https://127.0.0.1", "127.0.0.1:443"),
+        ] {
+            assert!(is_own(target, listener), "{target} {listener}");
+        }
+        for (target, listener) in [
+            ("http://127.0.0.1:8081", "127.0.0.1:8080"),
+            ("http://127.0.0.2:8080", "127.0.0.1:8080"),
+            ("http://localhost:8080", "10.0.0.7:8080"),
+            ("http://10.0.0.8:8080", "0.0.0.0:8080"),
+            ("http://service:8080", "127.0.0.1:8080"),
+        ] {
+            assert!(!is_own(target, listener), "{target} {listener}");
+        }
     }
 }

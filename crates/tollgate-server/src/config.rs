@@ -11,11 +11,12 @@ use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::outbound::{OutboundDocument, OutboundPlan};
+use crate::policy_spelling::Supply;
 use crate::store::StoreDocument;
 use crate::{disk, document};
 use tollgate::HeaderPolicy;
 use tollgate::policy::source::{Fields, Report, Tree};
-use tollgate::policy::{FILE_BYTES_MAX, Findings};
+use tollgate::policy::{FILE_BYTES_MAX, Findings, Problem};
 use tollgate_gateway::{HeaderNames, RequestSettings, RouteDocument, RoutePlan};
 use tollgate_overload::Plan;
 use tollgate_tower::attributes::address::{IPV6_PREFIX, IPV6_PREFIX_DEFAULT, Network, TRUSTED_MAX, Trusted};
@@ -155,6 +156,19 @@ pub(crate) struct Config {
     pub(crate) overload: Option<Plan>,
     /// Settings that are accepted but may be a mistake.
     pub(crate) warnings: Vec<String>,
+    /// Whether the file says where credentials are.
+    has_credentials: bool,
+}
+
+impl Config {
+    /// Whether the settings say which attributes HTTP requests can have.
+    pub(crate) fn supply(&self) -> Supply {
+        let is_known = self.has_credentials
+            || self.callers.is_some()
+            || !self.reader.mapped.is_empty()
+            || !self.routes.is_empty();
+        if is_known { Supply::Known } else { Supply::Unknown }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -227,6 +241,12 @@ fn key_set(path: &Path) -> io::Result<Vec<u8>> {
 fn compile(name: &str, bytes: &[u8]) -> Result<Config, Findings> {
     let mut report = Report::new(name);
     let config = document::table(bytes, &mut report).and_then(|table| {
+        if let Some(limits) = Fields::of(&table, "", "a table", &mut report)?.get("limits") {
+            let message =
+                format!("limits are those of a policy: check it with `tollgate policy check {name}`");
+            report.error(limits.at, "", Problem::new(message, "a config, without limits"));
+            return None;
+        }
         let document = document::settings::<Document>(table.clone(), &mut report);
         let section = Fields::of(&table, "", "a table", &mut report)?.get("overload");
         let overload = section.filter(|node| !matches!(node.tree, Tree::Empty));
@@ -260,6 +280,7 @@ fn assembled(document: Document, overload: Option<Plan>, problems: &mut Vec<Stri
     let names_trusted_proxies = document.trusted_proxies.is_some();
     // An attribute that cannot be mapped is reported once, and not again at each use of its name.
     let names: Vec<String> = document.attributes.keys().cloned().collect();
+    let has_credentials = document.credentials.is_some();
     let reader = Reader {
         trusted: trusted(document.trusted_proxies, problems),
         ipv6_prefix: document.ipv6_prefix.unwrap_or(IPV6_PREFIX_DEFAULT),
@@ -315,6 +336,7 @@ fn assembled(document: Document, overload: Option<Plan>, problems: &mut Vec<Stri
         outbound: document.outbound.map(|outbound| outbound.compile(problems)),
         overload,
         warnings: Vec::new(),
+        has_credentials,
     }
 }
 

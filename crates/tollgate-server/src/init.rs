@@ -62,6 +62,7 @@ pub(crate) fn run(arguments: &InitArguments, console: &mut Console) -> u8 {
     }
     for (name, text, command) in [
         ("policy.schema.json", schema::POLICY, "tollgate policy schema"),
+        ("policy-test.schema.json", schema::TEST, "tollgate policy schema --test"),
         ("config.schema.json", schema::CONFIG, "tollgate config schema"),
     ] {
         let path = directory.join(name);

@@ -35,10 +35,17 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// When the address cannot be bound. The message says what to do.
 pub(crate) async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener, String> {
     let listener = TcpListener::bind(address).await.map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => format!(
-            "{address} is in use by another program; stop that one, or choose another port with {flag} {}:0 (0 picks a free one)",
-            shown(address)
-        ),
+        io::ErrorKind::AddrInUse => {
+            let without = match flag {
+                "--grpc" | "--resp" => format!(", or turn it off with {flag} off"),
+                _ => String::new(),
+            };
+            format!(
+                "{address} is in use by another program; stop that one, or choose another port with {flag} {}:0 (0 picks a \
+                 free one){without}",
+                shown(address)
+            )
+        }
         io::ErrorKind::PermissionDenied => {
             format!("{address}: permission denied; ports below 1024 need privileges, so choose a higher one with {flag}")
         }

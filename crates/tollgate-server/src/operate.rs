@@ -54,7 +54,14 @@ async fn once(command: &OperateCommand, console: &mut Console) -> Result<u8, Str
     if is_change {
         client.is_meant()?;
     }
-    let answer = client.call(method, &path, body.as_ref()).await?;
+    let answer = match client.call(method, &path, body.as_ref()).await {
+        // A file with errors, as `policy check` would find it.
+        Err(error) if error.is_conflict && matches!(command, OperateCommand::Reload(_)) => {
+            console.error(String::from(error));
+            return Ok(FAILURE);
+        }
+        answer => answer?,
+    };
     if let Some(notice) = client.notice() {
         console.warning(notice);
     }

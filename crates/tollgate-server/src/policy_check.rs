@@ -12,7 +12,7 @@ use crate::config;
 use crate::console::Console;
 use crate::identity::Identity;
 use crate::policy_file::{self, Loaded, PolicyFileError};
-use crate::policy_spelling::misspelt;
+use crate::policy_spelling::{Supply, misspelt};
 use crate::policy_warnings::{Doubts, Ends, UntrustedAttributes, exceptions};
 use crate::text::counted;
 
@@ -22,7 +22,7 @@ use crate::text::counted;
 /// When the config cannot be used.
 pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> Result<u8, String> {
     let mut status = SUCCESS;
-    let (reader, ends) = reader(arguments)?;
+    let HttpSide { reader, ends, supply } = http_side(arguments)?;
     let (identity, strangers) = (Identity::of(&reader), UntrustedAttributes::of(&reader));
     let mut reports = Vec::new();
     let mut described = false;
@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> Result<u
         let checked = match policy_file::load_for(Some(path), identity.credentials()) {
             Ok(loaded) => {
                 let about = Doubts { file: &loaded.name, policy: loaded.rules.policy() };
-                let mut doubts = misspelt(about, &reader);
+                let mut doubts = misspelt(about, &reader, supply);
                 doubts.extend(strangers.warnings(about));
                 doubts.extend(exceptions(about, ends));
                 doubts.sort_by_key(|doubt| (doubt.line, doubt.column));
@@ -117,14 +117,23 @@ fn finding(finding: &Finding) -> Value {
     })
 }
 
+/// The part of a config about requests of HTTP.
+struct HttpSide {
+    reader: Reader,
+    ends: Ends,
+    supply: Supply,
+}
+
 /// How requests for these policies are read, and whether the server sees how they end.
-fn reader(arguments: &CheckArguments) -> Result<(Reader, Ends), String> {
+fn http_side(arguments: &CheckArguments) -> Result<HttpSide, String> {
     let config = config::load(arguments.config.as_deref(), &[])?;
+    let supply = config.supply();
     let mut reader = config.reader;
     if let Some(path) = &config.callers {
         reader.callers = Some(CallersFile::open(path, &reader, Clock::precise().now())?.active());
     }
-    Ok((reader, if config.routes.is_empty() { Ends::Unknown } else { Ends::Seen }))
+    let ends = if config.routes.is_empty() { Ends::Unknown } else { Ends::Seen };
+    Ok(HttpSide { reader, ends, supply })
 }
 
 /// Prints every problem, one per line.

@@ -1,9 +1,10 @@
-//! Warnings about names in a policy that are nearly those of HTTP requests: such a limit would never apply, and nothing
-//! else would show it.
+//! Warnings about limits that never apply to HTTP requests, and nothing else would show it: by names that are nearly
+//! those of requests or that nothing supplies, by unknown methods, and by paths that mean less than they seem to.
 
 use tollgate::Policy;
 use tollgate::policy::source::{nearest, quoted};
-use tollgate::policy::{By, Condition, Finding, Limit, Mode};
+use tollgate::policy::{By, Condition, Finding, Limit, Mode, Negation};
+use tollgate_tower::attributes::path::PathMatch;
 use tollgate_tower::attributes::{BUILT_IN, Reader};
 
 use crate::policy_warnings::Doubts;
@@ -37,9 +38,18 @@ const METHODS: [&str; 21] = [
     "MERGE",
 ];
 
-/// The warnings about the names and methods of a policy for requests that `reader` reads. Names that the policy declares
-/// in `attributes` are meant.
-pub(crate) fn misspelt(doubts: Doubts<'_>, reader: &Reader) -> Vec<Finding> {
+/// Whether it is known which attributes HTTP requests can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Supply {
+    /// The server is a gateway, or the config says where attributes, credentials or callers are.
+    Known,
+    /// Callers may send any attribute.
+    Unknown,
+}
+
+/// The warnings about the names, methods and paths of a policy for requests that `reader` reads. Names that the policy
+/// declares in `attributes` are meant.
+pub(crate) fn misspelt(doubts: Doubts<'_>, reader: &Reader, supply: Supply) -> Vec<Finding> {
     let Doubts { policy, .. } = doubts;
     let mut found = Vec::new();
     for (index, limit) in policy.limits().iter().enumerate().filter(|(_, limit)| limit.mode() != Mode::Off) {
@@ -49,6 +59,25 @@ pub(crate) fn misspelt(doubts: Doubts<'_>, reader: &Reader) -> Vec<Finding> {
             let message = format!("no HTTP request has an attribute {name}; did you mean {meant}?");
             let accepted = format!("{meant}, or `{name}` in the policy's `attributes` if callers send it");
             found.push(doubts.finding(index, &field, message, accepted));
+        }
+        for (field, name) in needed(limit).filter(|_| supply == Supply::Known) {
+            if is_supplied(name, policy, reader) || meant(name, policy, reader).is_some() {
+                continue;
+            }
+            let name = quoted(name);
+            let message = format!(
+                "no request through the gateway or /v1/authz has {name}, since the config maps nothing to it: there the limit \
+                 never applies"
+            );
+            let accepted = format!(
+                "{name} under `attributes` of the config, with where it is read (docs/config.md), or in the policy's `attributes` \
+                 if other callers send it"
+            );
+            found.push(doubts.finding(index, &field, message, accepted));
+        }
+        for path in limit.when().iter().flat_map(paths) {
+            let Some((what, accepted)) = other_meaning(path, reader.paths) else { continue };
+            found.push(doubts.finding(index, "when.path", format!("{} {what}", quoted(path)), accepted));
         }
         for method in limit.when().iter().flat_map(methods) {
             // The compiler refuses other spellings than capitals.
@@ -77,6 +106,52 @@ fn names(limit: &Limit) -> impl Iterator<Item = (String, &str)> {
     by.chain(when)
 }
 
+/// The names without which the limit never applies, each with where it stands.
+fn needed(limit: &Limit) -> impl Iterator<Item = (String, &str)> {
+    names(limit).filter(|(_, name)| {
+        let is_needed = |condition: &Condition| match condition {
+            Condition::OneOf { name: of, sense, .. } => of == name && *sense == Negation::Is,
+            Condition::Holds(expression) => expression.needed().any(|needed| needed == *name),
+        };
+        limit.by().iter().any(|by| By::name(by) == *name) || limit.when().iter().any(is_needed)
+    })
+}
+
+/// Whether HTTP requests can have an attribute of this name, or the policy expects it of other callers.
+fn is_supplied(name: &str, policy: &Policy, reader: &Reader) -> bool {
+    policy.declares(name)
+        || BUILT_IN.contains(&name)
+        || reader.mapped.iter().any(|mapped| mapped.name == name)
+        || reader.callers.as_ref().is_some_and(|callers| callers.gives(name))
+}
+
+/// The values of a condition on the path.
+fn paths(condition: &Condition) -> &[String] {
+    match condition {
+        Condition::OneOf { name, choices, .. } if name == "path" => choices.written(),
+        _ => &[],
+    }
+}
+
+/// The meaning of a path that other programs take for something else, and what would be accepted.
+fn other_meaning(path: &str, matching: PathMatch) -> Option<(&'static str, String)> {
+    if let Some(stem) = path.strip_suffix("/**") {
+        return Some((
+            "has ** where * is enough: it stands for any characters, / included",
+            format!("{stem}/*"),
+        ));
+    }
+    // In an exact comparison the slash belongs to the path.
+    let stem = path.strip_suffix('/').filter(|stem| !stem.is_empty() && matching == PathMatch::Loose)?;
+    let is_plain = !stem.contains(['*', '{']);
+    is_plain.then(|| {
+        (
+            "is this path alone, and nothing below it",
+            format!("{stem}/* for both, or {stem} for the path alone"),
+        )
+    })
+}
+
 /// The values of a condition on the method.
 fn methods(condition: &Condition) -> &[String] {
     match condition {
@@ -88,8 +163,7 @@ fn methods(condition: &Condition) -> &[String] {
 /// The known name that is nearly this one, unless this one is known.
 fn meant<'k>(name: &str, policy: &Policy, reader: &'k Reader) -> Option<&'k str> {
     let known = || BUILT_IN.into_iter().chain(reader.mapped.iter().map(|mapped| mapped.name.as_str()));
-    let is_given = reader.callers.as_ref().is_some_and(|callers| callers.gives(name));
-    if is_given || policy.declares(name) || known().any(|known| known == name) {
+    if is_supplied(name, policy, reader) {
         return None;
     }
     if ADDRESSES.contains(&name) {
@@ -110,7 +184,8 @@ mod tests {
     fn warnings(text: &str, mapped: &str) -> String {
         let mapped = vec![Mapped { name: mapped.to_owned(), source: Source::Query("q".to_owned()) }];
         let policy = Policy::compile("p", text.as_bytes()).unwrap();
-        let found = misspelt(Doubts { file: "p", policy: &policy }, &Reader { mapped, ..Reader::default() });
+        let reader = Reader { mapped, ..Reader::default() };
+        let found = misspelt(Doubts { file: "p", policy: &policy }, &reader, Supply::Unknown);
         found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     }
 
@@ -140,6 +215,67 @@ mod tests {
         ] {
             let found = warnings(&format!("limits: [{{name: a, {fields}, rate: 5/s}}]"), "tenant");
             assert!(found.contains(expected), "{fields}: {found}");
+        }
+    }
+
+    /// The story: a limit by `adress` behind a gateway was described as if it worked, and never applied. Names that the
+    /// config maps or the policy declares, and those that a limit does not need, are no mistakes.
+    #[test]
+    fn names_that_nothing_supplies_are_reported() {
+        let found = |fields: &str, supply| {
+            let text = format!("limits: [{{name: a, {fields}, rate: 5/s}}]");
+            let policy = Policy::compile("p", text.as_bytes()).unwrap();
+            let source = Source::Query("q".to_owned());
+            let mapped = vec![Mapped { name: "tenant".to_owned(), source }];
+            let reader = Reader { mapped, ..Reader::default() };
+            let found = misspelt(Doubts { file: "p", policy: &policy }, &reader, supply);
+            found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        };
+        for (fields, place) in [
+            (
+                "by: [adress]",
+                "p:1:25: warning: limits[0] \"a\".by[0]: no request through the gateway or /v1/authz has adress",
+            ),
+            ("by: [ip], when: {adress: x}", "limits[0] \"a\".when.adress: no request"),
+            ("by: [ip], when: \"adress == 'x'\"", "limits[0] \"a\".when: no request"),
+        ] {
+            assert!(
+                found(fields, Supply::Known).contains(place),
+                "{fields}: {}",
+                found(fields, Supply::Known)
+            );
+            assert_eq!(found(fields, Supply::Unknown), "", "{fields}");
+        }
+        for fields in ["by: [tenant, ip]", "by: [ip], when: {adress: {not: x}}", "by: [adress], mode: 'off'"]
+        {
+            assert_eq!(found(fields, Supply::Known), "", "{fields}");
+        }
+        let near = found("by: [tennant]", Supply::Known);
+        assert!(near.contains("did you mean tenant?") && near.lines().count() == 1, "{near}");
+    }
+
+    /// A path that other programs take for all below it gets a hint.
+    #[test]
+    fn paths_with_another_meaning_are_reported() {
+        for (path, expected) in [
+            (
+                "/api/",
+                "/api/ is this path alone, and nothing below it; accepted: /api/* for both, or /api for the path alone",
+            ),
+            (
+                "/v1/**",
+                "/v1/** has ** where * is enough: it stands for any characters, / included; accepted: /v1/*",
+            ),
+            ("[/ok, /api/]", "/api/ is this path alone"),
+        ] {
+            let found =
+                warnings(&format!("limits: [{{name: a, when: {{path: {path}}}, rate: 5/s}}]"), "tenant");
+            assert!(found.contains(expected) && found.lines().count() == 1, "{path}: {found}");
+        }
+        for path in ["/", "/api", "/api/*", "/users/{id}"] {
+            let found =
+                warnings(&format!("limits: [{{name: a, when: {{path: '{path}'}}, rate: 5/s}}]"), "tenant");
+            assert_eq!(found, "", "{path}");
         }
     }
 

@@ -15,7 +15,8 @@ use crate::control::admin::web_console;
 use crate::disk;
 use crate::identity::Identity;
 use crate::log;
-use crate::policy_spelling::misspelt;
+use crate::policy_file::Loaded;
+use crate::policy_spelling::{Supply, misspelt};
 use crate::policy_warnings::{Doubts, UntrustedAttributes};
 use crate::reload::{self, Start};
 use crate::service::Service;
@@ -92,7 +93,7 @@ fn prepared(mut settings: Settings) -> Result<Prepared, String> {
     let start =
         reload::start(settings.policy.as_ref(), settings.reload.state_dir.as_deref(), identity.credentials())
             .map_err(|error| format!("no policy to serve\n{error}"))?;
-    let Config { reader, routes, overload, warnings, .. } = &settings.config;
+    let Config { routes, overload, .. } = &settings.config;
     if let Some(compat) = start.loaded.rules.compat().filter(|_| !routes.is_empty()) {
         return Err(format!(
             "the policy is a file of {}, which knows no requests of HTTP, and the gateway needs limits of Tollgate's own; \
@@ -103,17 +104,26 @@ fn prepared(mut settings: Settings) -> Result<Prepared, String> {
     if overload.is_some() && routes.is_empty() {
         return Err("overload: in the config is about the gateway, and there is none; add routes: to it, or --upstream".to_owned());
     }
-    if !routes.is_empty() {
-        let doubts = Doubts { file: &start.loaded.name, policy: start.loaded.rules.policy() };
-        let untrusted = UntrustedAttributes::of(reader).warnings(doubts);
-        for warning in misspelt(doubts, reader).into_iter().chain(untrusted) {
-            tracing::warn!(%warning, "the policy is accepted, and perhaps not what is meant");
-        }
+    warn(&settings.config, &start.loaded);
+    Ok(Prepared { settings, clock, tls, start, callers })
+}
+
+/// Logs what is accepted and may be a mistake.
+fn warn(config: &Config, loaded: &Loaded) {
+    let doubts = Doubts { file: &loaded.name, policy: loaded.rules.policy() };
+    let mut found = Vec::new();
+    if config.supply() == Supply::Known {
+        found.extend(misspelt(doubts, &config.reader, Supply::Known));
     }
-    for warning in warnings {
+    if !config.routes.is_empty() {
+        found.extend(UntrustedAttributes::of(&config.reader).warnings(doubts));
+    }
+    for warning in found {
+        tracing::warn!(%warning, "the policy is accepted, and perhaps not what is meant");
+    }
+    for warning in &config.warnings {
         tracing::warn!(warning, "the config is accepted, and perhaps not what is meant");
     }
-    Ok(Prepared { settings, clock, tls, start, callers })
 }
 
 /// The settings of a server and the files that they name, before it opens anything.
@@ -138,7 +148,7 @@ async fn serve(mut prepared: Prepared, console: &mut Console) -> Result<(), Stri
         outbound: take(&mut config.outbound),
         taking: take(&mut config.taking),
     };
-    let listeners = Listeners::bind(&settings.listen).await?;
+    let listeners = Listeners::bind(&settings.listen, &proxying.routes).await?;
     let (delay, traces) = (settings.drain_delay, settings.traces.take());
     let (clock, tls) = (prepared.clock.clone(), prepared.tls.clone());
     let started = Started::new(prepared, &listeners, console)?;
@@ -149,6 +159,10 @@ async fn serve(mut prepared: Prepared, console: &mut Console) -> Result<(), Stri
     if let Some(store) = store {
         StoreWatch::join(service).await;
         store.look_at(service);
+        if let Some(trouble) = store.trouble() {
+            console.line(format_args!("\n  warning: {trouble}"));
+            console.flush();
+        }
         tokio::spawn(store.run(Arc::clone(service)));
         tokio::spawn(maintain_leases(Arc::clone(service)));
         control.fleet.catch_up().await;

@@ -75,6 +75,17 @@ impl StoreWatch {
         self.seen().since.is_some()
     }
 
+    /// The warning for an operator while a shard does not serve, with the cure.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.is_degraded().then(|| {
+            format!(
+                "the store {} does not answer, so each limit decides by its on_store_failure until it does; `tollgate store \
+                 check URL` finds the cause",
+                self.place
+            )
+        })
+    }
+
     /// The report to send.
     pub(crate) fn report(&self, wall: WallOffset) -> StoreReport {
         let StoreHealth { since, troubled, .. } = self.seen().clone();

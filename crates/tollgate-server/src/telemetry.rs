@@ -354,6 +354,11 @@ impl Meter {
         self.ledger.adopt(policy);
     }
 
+    /// Whether a limit applied to any decision of this process; `None` for one that is counted with others.
+    pub(crate) fn has_applied(&self, limit: &Limit) -> Option<bool> {
+        self.ledger.has_applied(limit.name())
+    }
+
     /// Registers the rules of another program's configuration, which replace those of the previous one.
     pub(crate) fn adopt_rules(&self, names: &[&str]) {
         self.ledger.adopt_rules(names);

@@ -37,10 +37,13 @@ fn exactly_the_limit_passes() {
     assert_eq!(first.header("ratelimit-policy"), Some("\"per-key\";q=5;w=3600"));
     assert!(first.header("ratelimit").unwrap().starts_with("\"per-key\";r=4;t="));
     assert_eq!(first.header("x-ratelimit-remaining"), Some("4"));
-    assert_eq!(first.header("retry-after"), None);
+    assert_eq!(first.header("x-ratelimit-used"), Some("1"));
+    assert_eq!(first.header("x-ratelimit-resource"), Some("per-key"));
+    assert_eq!((first.header("retry-after"), first.header("cache-control")), (None, None));
     let denied = &answers[5];
     assert!(denied.header("retry-after").unwrap().parse::<u64>().unwrap() >= 720);
     assert!(denied.header("ratelimit").unwrap().starts_with("\"per-key\";r=0;t="));
+    assert_eq!(denied.header("cache-control"), Some("no-store"));
     assert_eq!(denied.header("content-type"), Some("application/problem+json"));
     assert_eq!(denied.json()["status"], 429);
     // Another key, and the same one as a bearer token.

@@ -235,7 +235,7 @@ pub struct BlockArguments {
     #[command(flatten)]
     pub key: KeyArguments,
     /// For how long, such as 10m or 7d; at most 30d
-    #[arg(long = "for", value_name = "DURATION")]
+    #[arg(long = "for", value_name = "DURATION", value_parser = value::period)]
     pub lasting: String,
     /// Why, for the audit log
     #[arg(long, value_name = "TEXT")]
@@ -267,7 +267,7 @@ pub struct OverrideArguments {
     #[command(flatten)]
     pub scope: ScopeArguments,
     /// For how long, such as 10m; by default an hour, and at most a day
-    #[arg(long = "for", value_name = "DURATION")]
+    #[arg(long = "for", value_name = "DURATION", value_parser = value::period)]
     pub lasting: Option<String>,
     /// Why, for the audit log
     #[arg(long, value_name = "TEXT")]
@@ -291,7 +291,7 @@ pub struct PercentArguments {
     #[arg(value_name = "PERCENT", required = true, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub percent: u8,
     /// For how long, such as 12h; by default an hour, and at most 30d
-    #[arg(long = "for", value_name = "DURATION")]
+    #[arg(long = "for", value_name = "DURATION", value_parser = value::period)]
     pub lasting: Option<String>,
     /// Why, for the audit log
     #[arg(long, value_name = "TEXT")]

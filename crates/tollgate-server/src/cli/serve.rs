@@ -81,9 +81,9 @@ pub struct ServeArguments {
     /// An upstream service: a gateway in front of it limits what reaches it; http://, https:// or h2c://
     #[arg(help_heading = "Gateway", long, value_name = "URL", env = "TOLLGATE_UPSTREAM")]
     pub upstream: Option<Target>,
-    /// Where the gateway listens, if there is an upstream or the config has routes
-    #[arg(help_heading = "Gateway", long, value_name = "ADDR", env = "TOLLGATE_GATEWAY", default_value = "127.0.0.1:8000", value_parser = value::address)]
-    pub gateway: SocketAddr,
+    /// Where the gateway listens, with --upstream or routes in the config; by default 127.0.0.1:8000
+    #[arg(help_heading = "Gateway", long, value_name = "ADDR", env = "TOLLGATE_GATEWAY", value_parser = value::address)]
+    pub gateway: Option<SocketAddr>,
     /// Where the outbound proxy listens, if the config has `outbound`; takes precedence over its `listen`
     ///
     /// Programs in any language send their calls to other people's APIs through it, and it keeps them within the limits

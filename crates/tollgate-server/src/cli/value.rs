@@ -78,6 +78,14 @@ impl From<Value<'_>> for GivenValue {
     }
 }
 
+/// Parses a duration that the server reads again, since only it knows how long one may be.
+pub(super) fn period(text: &str) -> Result<String, String> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let meant =
+        if is_number { format!("{text}s, {text}m or {text}h") } else { "90s, 10m or 1h30m".to_owned() };
+    duration(text).map(|_| text.to_owned()).map_err(|_| format!("not a duration; accepted: {meant}"))
+}
+
 /// Parses the URL of an admin interface: a scheme, a host and perhaps a port.
 pub(super) fn admin_url(text: &str) -> Result<String, String> {
     let wrong =

@@ -37,7 +37,8 @@ pub(crate) struct Client {
     authority: String,
     address: (String, u16),
     secure: Option<SecureClient>,
-    token: GivenToken,
+    /// Without one only the connection is tried, whose failure says more.
+    token: Option<GivenToken>,
     /// The other servers that run on this machine, where none was named.
     others: Vec<String>,
 }
@@ -69,7 +70,7 @@ impl Client {
             _ => return Err(wrong(&"not a URL")),
         };
         let address = (host, authority.port_u16().unwrap_or(port));
-        let token = token(arguments, found, &url)?;
+        let token = token(arguments, found)?;
         let mut others: Vec<String> = Vec::new();
         if arguments.server.is_none() {
             others.extend(running.iter().skip(1).map(|other| other.admin.clone()));
@@ -111,7 +112,12 @@ impl Client {
     ///
     /// # Errors
     /// When there is no answer, or it is a refusal.
-    pub(crate) async fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, String> {
+    pub(crate) async fn call(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, CallError> {
         let text = body.map(ToString::to_string).unwrap_or_default();
         self.send(method, path, text.into_bytes(), "application/json").await
     }
@@ -126,21 +132,21 @@ impl Client {
         path: &str,
         body: Vec<u8>,
         kind: &'static str,
-    ) -> Result<Value, String> {
+    ) -> Result<Value, CallError> {
         let response = self.ask(method, path, body, kind).await?;
         let text = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect();
         let text = timeout(ANSWER_TIMEOUT, text).await.map_err(|_| self.silent())?;
         let text = text.map_err(|error| {
             format!("{}: the answer was cut off: {}; ask again", self.url, plain_cause(&error))
         })?;
-        serde_json::from_slice(&text.to_bytes()).map_err(|_| self.not_tollgate())
+        serde_json::from_slice(&text.to_bytes()).map_err(|_| self.not_tollgate().into())
     }
 
     /// Opens a streamed answer.
     ///
     /// # Errors
     /// When there is no answer, or it is a refusal.
-    pub(crate) async fn open(&self, path: &str) -> Result<Incoming, String> {
+    pub(crate) async fn open(&self, path: &str) -> Result<Incoming, CallError> {
         Ok(self.ask("GET", path, Vec::new(), "application/json").await?.into_body())
     }
 
@@ -176,9 +182,10 @@ impl Client {
         path: &str,
         body: Vec<u8>,
         kind: &'static str,
-    ) -> Result<Response<Incoming>, String> {
+    ) -> Result<Response<Incoming>, CallError> {
         let mut sender = timeout(CONNECT_TIMEOUT, self.connect()).await.map_err(|_| self.silent())??;
-        let mut bearer = HeaderValue::from_str(&format!("Bearer {}", self.token.reveal()))
+        let token = self.token.as_ref().ok_or_else(|| self.tokenless())?;
+        let mut bearer = HeaderValue::from_str(&format!("Bearer {}", token.reveal()))
             .map_err(|_| "the token has characters that no header can have".to_owned())?;
         bearer.set_sensitive(true);
         let request = Request::builder()
@@ -192,7 +199,11 @@ impl Client {
         let response =
             timeout(ANSWER_TIMEOUT, sender.send_request(request)).await.map_err(|_| self.silent())?;
         let response = response.map_err(|error| self.broken(&error))?;
-        if response.status() == StatusCode::OK { Ok(response) } else { Err(self.refused(response).await) }
+        let status = response.status();
+        if status == StatusCode::OK {
+            return Ok(response);
+        }
+        Err(CallError { text: self.refused(response).await, is_conflict: status == StatusCode::CONFLICT })
     }
 
     /// The text of a refusal, and its cure.
@@ -210,8 +221,11 @@ impl Client {
             StatusCode::UNAUTHORIZED => "; give it with --token, TOLLGATE_ADMIN_TOKEN or --token-file FILE",
             _ => "",
         };
-        // The detail names the missing thing.
-        let title = if status == StatusCode::NOT_FOUND { String::new() } else { format!("{title}: ") };
+        // The detail names the missing thing, or the place in a file.
+        let title = match status {
+            StatusCode::NOT_FOUND | StatusCode::CONFLICT => String::new(),
+            _ => format!("{title}: "),
+        };
         let text = format!("{title}{detail}{cure}");
         // The findings of a policy file are lines.
         text.lines().map(plain).collect::<Vec<_>>().join("\n")
@@ -241,12 +255,40 @@ impl Client {
         plain(&format!("{}: {cause}; {cure}", self.url))
     }
 
+    fn tokenless(&self) -> String {
+        format!(
+            "no admin token for {}; the server printed one when it started: give it with --token, TOLLGATE_ADMIN_TOKEN or \
+             --token-file FILE",
+            self.url
+        )
+    }
+
     fn silent(&self) -> String {
         format!("{} does not answer; check --admin URL, or try again", self.url)
     }
 
     fn not_tollgate(&self) -> String {
         format!("{} does not answer as a Tollgate server of this version; check --admin URL", self.url)
+    }
+}
+
+/// Why a call has no result.
+#[derive(Debug)]
+pub(crate) struct CallError {
+    text: String,
+    /// Whether the server understood the call and cannot do it, for example because a file has errors.
+    pub(crate) is_conflict: bool,
+}
+
+impl From<String> for CallError {
+    fn from(text: String) -> Self {
+        Self { text, is_conflict: false }
+    }
+}
+
+impl From<CallError> for String {
+    fn from(error: CallError) -> Self {
+        error.text
     }
 }
 
@@ -266,8 +308,8 @@ fn chosen<'a>(
 }
 
 /// The token that the arguments name, else the one that the server announced.
-fn token(arguments: &ServerArguments, found: Option<&Announcement>, url: &str) -> Result<GivenToken, String> {
-    match (&arguments.token, &arguments.token_file, found) {
+fn token(arguments: &ServerArguments, found: Option<&Announcement>) -> Result<Option<GivenToken>, String> {
+    let token = match (&arguments.token, &arguments.token_file, found) {
         (Some(token), ..) => Ok(token.clone()),
         (None, Some(path), _) => GivenToken::from_file(path),
         (None, None, Some(Announcement { token: Some(token), .. })) => token.parse(),
@@ -277,8 +319,7 @@ fn token(arguments: &ServerArguments, found: Option<&Announcement>, url: &str) -
              token with --token, TOLLGATE_ADMIN_TOKEN or --token-file FILE"
                 .to_owned(),
         ),
-        (None, None, _) => Err(format!(
-            "no admin token for {url}; the server printed one when it started: give it with --token, TOLLGATE_ADMIN_TOKEN or --token-file FILE"
-        )),
-    }
+        (None, None, _) => return Ok(None),
+    };
+    token.map(Some)
 }

@@ -432,7 +432,9 @@ pub(super) fn limits(answer: &Value, console: &mut Console) {
                 None if limit["percent"] == 100 => text(limit, "mode").to_owned(),
                 None => format!("{} {} %", text(limit, "mode"), limit["percent"]),
             };
-            vec![cell(text(limit, "name")), mode, meaning(limit)]
+            let unused =
+                if limit["applied"] == false { "; no request yet since this server started" } else { "" };
+            vec![cell(text(limit, "name")), mode, format!("{}{unused}", meaning(limit))]
         })
         .collect();
     let compat = list(answer, "compat");

@@ -39,18 +39,20 @@ pub(super) struct OpenListeners {
 }
 
 impl Listeners {
-    /// Binds these addresses.
+    /// Binds these addresses, which no route may have as its upstream.
     ///
     /// # Errors
-    /// When an address cannot be bound. The message says what to do.
-    pub(super) async fn bind(at: &Addresses) -> Result<Self, String> {
-        Ok(Self {
+    /// When an address cannot be bound, or is an upstream. The message says what to do.
+    pub(super) async fn bind(at: &Addresses, routes: &[RoutePlan]) -> Result<Self, String> {
+        let listeners = Self {
             http: listen::bind(at.http, "--http").await?,
             grpc: bound(at.grpc, "--grpc").await?,
             resp: bound(at.resp, "--resp").await?,
             outbound: bound(at.outbound, "--outbound").await?,
             gateway: bound(at.gateway, "--gateway").await?,
-        })
+        };
+        are_no_upstreams(&listeners.addresses()?, routes)?;
+        Ok(listeners)
     }
 
     /// The bound addresses.
@@ -155,6 +157,30 @@ impl ListenerTasks<'_> {
         let (clock, stopped) = (self.clock.clone(), self.stopped.clone());
         self.servers.spawn(listen::serve(listener, limit, handshake, clock, stopped, connection));
     }
+}
+
+/// An upstream that is a listener of this process would send requests in a circle, or hand the server's own
+/// interfaces to the gateway's clients.
+fn are_no_upstreams(own: &Addresses, routes: &[RoutePlan]) -> Result<(), String> {
+    let listeners = [
+        ("--http", Some(own.http)),
+        ("--grpc", own.grpc),
+        ("--resp", own.resp),
+        ("--gateway", own.gateway),
+        ("--outbound", own.outbound),
+    ];
+    for target in routes.iter().flat_map(RoutePlan::targets) {
+        let is_meant = |(_, address): &(&str, Option<SocketAddr>)| {
+            address.is_some_and(|address| target.names_listener(address))
+        };
+        if let Some((flag, _)) = listeners.iter().find(|listener| is_meant(listener)) {
+            return Err(format!(
+                "the upstream {target} is this Tollgate's own {flag} address; name the address of the service behind the \
+                 gateway, or move {flag} to another port"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Binds the address of a protocol, if it is configured.

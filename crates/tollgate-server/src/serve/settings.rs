@@ -1,7 +1,7 @@
 //! The settings of a server: the arguments and the config file as plain values, each validated once. Nothing behind it
 //! knows of the command line.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,6 +16,9 @@ use crate::reload::ReloadSettings;
 use crate::snapshot::SnapshotInterval;
 use crate::store::StoreChoice;
 use crate::tls::TlsFiles;
+
+/// Where the gateway listens by default.
+const GATEWAY_DEFAULT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8000));
 
 /// The settings.
 pub(super) struct Settings {
@@ -82,12 +85,22 @@ impl Settings {
             (plan, chosen) => plan.as_ref().map(|plan| chosen.unwrap_or(plan.listen)),
         };
         config.routes.extend(arguments.upstream.as_ref().map(RoutePlan::of_flag));
+        let gateway = match (config.routes.is_empty(), arguments.gateway) {
+            (true, Some(address)) => {
+                return Err(format!(
+                    "--gateway {address}: there is nothing behind it; add --upstream URL with the service, or `routes` to \
+                     the config"
+                ));
+            }
+            (true, None) => None,
+            (false, chosen) => Some(chosen.unwrap_or(GATEWAY_DEFAULT)),
+        };
         let listen = Addresses {
             outbound,
             http: arguments.http,
             grpc: arguments.grpc.address(),
             resp: arguments.resp.address(),
-            gateway: (!config.routes.is_empty()).then_some(arguments.gateway),
+            gateway,
         };
         let has_client_ca = arguments.security.tls_client_ca.is_some();
         if !has_client_ca && !arguments.insecure {

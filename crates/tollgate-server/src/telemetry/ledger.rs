@@ -224,6 +224,11 @@ impl Ledger {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether a limit applied to any decision of this process; `None` for one that is counted with others.
+    pub(super) fn has_applied(&self, name: &str) -> Option<bool> {
+        self.known().by_name.get(name).map(|series| series.cells.get().is_some())
+    }
+
     /// The number of limits of the latest policy that are counted with others.
     pub(super) fn folded(&self) -> usize {
         self.known().folded + self.rules.load().folded

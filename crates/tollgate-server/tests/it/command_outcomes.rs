@@ -45,6 +45,18 @@ fn answers_have_the_limits_that_were_asked() {
     assert_eq!(server.check(r#"{"attributes":{"ip":"::1"}}"#)["limits"], json!([]));
 }
 
+/// The story: a limit that no request could meet looked like one that works.
+#[test]
+fn limits_without_requests_are_marked() {
+    let server = server("limits: [{name: met, by: [ip], rate: 5/h}, {name: unmet, by: [adress], rate: 5/h}]");
+    assert!(passes(&server, &json!({"ip": "192.0.2.1"})));
+    let limits = shown(&server, "limits");
+    let applied = [0, 1].map(|index| limits["limits"][index]["applied"].as_bool());
+    assert_eq!(applied, [Some(true), Some(false)], "{limits}");
+    let (_, table) = printed(&server, "limits");
+    assert_eq!(table.matches("; no request yet since this server started").count(), 1, "{table}");
+}
+
 /// The story: `restore per-key` said "the policy holds again" while all limits were off, and `limits` said "enforce" of each of them.
 #[test]
 fn a_restore_reports_remaining_overrides() {
@@ -243,7 +255,7 @@ fn a_reload_reads_the_callers_file() {
         fs::write(&callers, "callers: [{sha256: zz, plan: x}]").unwrap();
         for _ in 0..2 {
             let (code, text) = printed(&server, "reload");
-            assert_eq!(code, Some(2), "{text}");
+            assert_eq!(code, Some(1), "{text}");
             assert!(
                 text.contains("the callers file was not reloaded, and those before stay known"),
                 "{text}"
@@ -253,7 +265,7 @@ fn a_reload_reads_the_callers_file() {
         fs::write(&policy, "limits: [{name: a, by: [tenant], rate: 2/h}]").unwrap();
         if source != "-" {
             let (code, text) = printed(&server, "reload");
-            assert_eq!(code, Some(2), "{text}");
+            assert_eq!(code, Some(1), "{text}");
             assert!(text.contains("the callers file was not reloaded"), "{text}");
             let limits = shown(&server, "limits");
             assert!(limits["limits"][0]["sentence"].as_str().unwrap().contains('2'), "{limits}");

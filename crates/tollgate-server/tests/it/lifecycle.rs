@@ -2,9 +2,9 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use crate::program::{SLOW_POLICY, Server, run, stderr, tollgate};
+use crate::program::{SLOW_POLICY, Server, run, stderr, stdout, tollgate};
 use crate::raw_http::Response;
 
 /// A newcomer's first start: the example's limits in words, and a line that works when it is pasted into a shell.
@@ -101,18 +101,22 @@ fn a_port_in_use() {
     let message = stderr(&output);
     assert!(message.contains(&format!("{address} is in use by another program; ")), "{message}");
     assert!(message.contains("--http 127.0.0.1:0"), "{message}");
+    assert!(!message.contains("off"), "HTTP is always served: {message}");
+    let output = run(&["serve", "--http", "127.0.0.1:0", "--grpc", &address], b"");
+    assert!(stderr(&output).contains(", or turn it off with --grpc off"), "{}", stderr(&output));
 }
 
 /// Starts that are refused, each with its reason and its cure.
 #[test]
 fn refused_starts() {
-    let cases: [(&[&str], &str, i32, &str); 9] = [
+    let cases: [(&[&str], &str, i32, &str); 10] = [
         (&["serve", "--http", "0.0.0.0:0"], "", 1, "add --insecure"),
         (&["serve", "--http", "[::]:0"], "", 1, "can be reached from other machines"),
         (&["serve", "--http", "8080"], "", 2, "accepted: 127.0.0.1:8080"),
         (&["serve", "--http", "127.0.0.1:0", "--grpc", "0.0.0.0:0"], "", 1, "add --insecure"),
         (&["serve", "--grpc", "of"], "", 2, "or off"),
         (&["serve", "--store", "localhost"], "", 1, "a store's URL begins with redis://"),
+        (&["serve", "--gateway", "127.0.0.1:0"], "", 1, "there is nothing behind it; add --upstream URL"),
         (&["serve", "--memory", "5"], "", 2, "accepted: 1MiB to 1TiB"),
         (&["serve", "--policy", "no/such/file.yaml"], "", 1, "no/such/file.yaml: no such file"),
         (
@@ -128,6 +132,50 @@ fn refused_starts() {
         assert!(stderr(&output).contains(expected), "{arguments:?}: {}", stderr(&output));
         assert!(output.stdout.is_empty());
     }
+}
+
+/// The story: a gateway whose upstream was Tollgate's own address started, and answered with Tollgate's 404.
+#[test]
+fn an_own_address_is_no_upstream() {
+    let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for flag in ["--http", "--gateway"] {
+        let address = free();
+        let upstream = format!("http://localhost:{}", address.port());
+        let others = if flag == "--http" { "--gateway" } else { "--http" };
+        let output = run(
+            &[
+                "serve",
+                flag,
+                &address.to_string(),
+                others,
+                "127.0.0.1:0",
+                "--grpc",
+                "off",
+                "--resp",
+                "off",
+                "--upstream",
+                &upstream,
+            ],
+            b"",
+        );
+        assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+        let expected = format!("this Tollgate's own {flag} address; name the address of the service");
+        assert!(stderr(&output).contains(&expected), "{}", stderr(&output));
+    }
+}
+
+/// The story: the banner described a store that did not answer like any other.
+#[test]
+fn a_store_that_does_not_answer_is_named_at_the_start() {
+    let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let store = format!("redis://{dead}");
+    let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--store", &store]);
+    let mut server = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    let warning = lines.map_while(Result::ok).find(|line| line.contains("does not answer"));
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(warning.is_some_and(|line| line.contains(&store) && line.contains("tollgate store check URL")));
 }
 
 /// With --insecure it listens everywhere, and says what that means.

@@ -11,10 +11,11 @@ use crate::program::{Server, stderr, stdout, tollgate};
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/mistakes.md");
 
 /// Policies, each with its mistake.
-const POLICIES: [(&str, &str); 28] = [
+const POLICIES: [(&str, &str); 31] = [
     ("The file is empty", ""),
     ("Not YAML", "limits: [\n"),
     ("A tab for indentation", "limits:\n\t- {name: a, rate: 5/s}"),
+    ("A line that is indented differently", "limits:\n  - name: a\n   rate: 5/s"),
     ("A list instead of a table", "- {name: a, rate: 5/s}"),
     ("`limit` instead of `limits`", "limit: [{name: a, rate: 5/s}]"),
     ("A table instead of a list", "limits: {a: 5/s}"),
@@ -36,6 +37,8 @@ const POLICIES: [(&str, &str); 28] = [
     ("A negation with `!`", "limits: [{name: a, when: {method: !GET}, rate: 5/s}]"),
     ("CEL that does not parse", "limits: [{name: a, when: \"path ===\", rate: 5/s}]"),
     ("`and` in CEL", "limits: [{name: a, when: \"method == 'GET' and path == '/x'\", rate: 5/s}]"),
+    ("A path that ends with a slash", "limits: [{name: a, when: {path: /api/}, rate: 5/s}]"),
+    ("Two asterisks", "limits: [{name: a, when: {path: /v1/**}, rate: 5/s}]"),
     ("Tiers without `tier_by`", "limits: [{name: a, by: [tenant], tiers: {free: 5/s}}]"),
     (
         "An unknown time zone",
@@ -46,7 +49,8 @@ const POLICIES: [(&str, &str); 28] = [
 ];
 
 /// Configs, each with its mistake.
-const CONFIGS: [(&str, &str); 12] = [
+const CONFIGS: [(&str, &str); 13] = [
+    ("A policy instead of a config", "limits: [{name: a, rate: 5/s}]"),
     ("A misspelled field", "trusted_proxy: [10.0.0.0/8]"),
     ("A proxy that is no address", "trusted_proxies: [proxy.internal]"),
     ("One proxy instead of a list", "trusted_proxies: 10.0.0.1"),
@@ -62,7 +66,7 @@ const CONFIGS: [(&str, &str); 12] = [
 ];
 
 /// Command lines. The words are those after `tollgate`.
-const COMMANDS: [(&str, &str); 22] = [
+const COMMANDS: [(&str, &str); 25] = [
     ("A misspelled command", "serv"),
     ("A misspelled flag", "serve --polcy policy.yaml"),
     ("A port instead of an address", "serve --http 8080"),
@@ -74,6 +78,7 @@ const COMMANDS: [(&str, &str); 22] = [
     ("A size without sense", "serve --memory lots"),
     ("A key without its certificate", "serve --tls-key key.pem"),
     ("An upstream without a scheme", "serve --upstream localhost:3000"),
+    ("A gateway with nothing behind it", "serve --gateway 127.0.0.1:8000"),
     ("Check without a file", "policy check"),
     ("Check of a file that is not there", "policy check nowhere.yaml"),
     ("An attribute without a value", "decide api_key"),
@@ -84,6 +89,8 @@ const COMMANDS: [(&str, &str); 22] = [
     ("An unknown kind", "init web"),
     ("No server runs", "top"),
     ("A server that is no URL", "limits --admin ::1 --token 0123456789abcdef"),
+    ("A server that is not there", "limits --admin http://127.0.0.1:1"),
+    ("A time without a unit", "shadow per-key --for 10"),
     ("A block without a time", "block api_key=k1"),
 ];
 
@@ -152,7 +159,8 @@ fn page() -> String {
 }
 
 /// Terms of a parser's inside, which say nothing to a beginner.
-const INTERNALS: [&str; 11] = [
+const INTERNALS: [&str; 12] = [
+    "did not find expected",
     "found in string",
     "expected struct",
     "Unsupported binary",

@@ -108,6 +108,7 @@ pub fn read(bytes: &[u8], reading: Reading, report: &mut Report) -> Option<Node>
         block_nesting_limit: reading.depth_max + 1,
     };
     let mut reader = TreeReader {
+        text,
         events: Parser::new_from_str_with_options(text, options),
         reading,
         anchors: HashMap::new(),
@@ -214,6 +215,7 @@ struct Anchored {
 }
 
 struct TreeReader<'t, 'r> {
+    text: &'t str,
     events: Parser<'t, StrInput<'t>>,
     reading: Reading,
     anchors: HashMap<usize, Anchored>,
@@ -262,7 +264,13 @@ impl<'t> TreeReader<'t, '_> {
                     ErrorKind::TabNotAllowed | ErrorKind::TabInBlockIndentation => {
                         stop(at, "a tab indents this line", "spaces")
                     }
-                    _ => stop(at, format!("not YAML: {}", quoted(&error.info())), "YAML 1.2"),
+                    ErrorKind::ExpectedBlockMappingKey
+                    | ErrorKind::ExpectedBlockSequenceEntry
+                    | ErrorKind::MappingValueNotAllowed => {
+                        let problem = misindented(self.text, marker.line());
+                        Err(Stop { at, problem: problem.unwrap_or_else(|| not_yaml(&error.info())) })
+                    }
+                    _ => Err(Stop { at, problem: not_yaml(&error.info()) }),
                 }
             }
             None => Ok((Event::StreamEnd, Position::default())),
@@ -424,6 +432,37 @@ fn untagged(tag: Option<&Tag>, at: Position) -> Step<()> {
 
 fn start(span: &Span) -> Position {
     place(span.start.line(), span.start.col() + 1)
+}
+
+fn not_yaml(cause: &str) -> Problem {
+    Problem::new(format!("not YAML: {}", quoted(cause)), "YAML 1.2")
+}
+
+/// The problem of a line that is indented like none of the lines above to which it may belong.
+fn misindented(text: &str, line: usize) -> Option<Problem> {
+    let above = line.checked_sub(1)?;
+    let wrong = text.lines().nth(above)?;
+    let mut levels: Vec<usize> = Vec::new();
+    for line in text.lines().take(above) {
+        let content = line.trim_start_matches(' ');
+        if content.is_empty() || content.starts_with('#') {
+            continue;
+        }
+        let indent = line.len() - content.len();
+        levels.retain(|level| *level < indent);
+        levels.push(indent);
+        if let Some(item) = content.strip_prefix("- ") {
+            levels.push(line.len() - item.trim_start_matches(' ').len());
+        }
+    }
+    let indent = wrong.len() - wrong.trim_start_matches(' ').len();
+    if levels.contains(&indent) {
+        return None;
+    }
+    let last = levels.pop()?;
+    let others: Vec<String> = levels.iter().map(ToString::to_string).collect();
+    let known = if others.is_empty() { last.to_string() } else { format!("{} or {last}", others.join(", ")) };
+    Some(Problem::new(format!("this line is indented by {indent}, and no line above it is"), known))
 }
 
 fn place(line: usize, column: usize) -> Position {

@@ -239,6 +239,7 @@ impl ControlPlane {
             footing: overrides.mode_of(limit),
             own_override: single.get(limit.name()).copied(),
             effective_override: overrides.of(limit),
+            applied: self.service.meter.has_applied(limit),
         };
         let mut view = LimitsView::new(&policy, self.policy_report(act), all, holding, &blocks, act.wall);
         view.overload = self.overload_overrides(act);

@@ -128,6 +128,9 @@ struct LimitView<'a> {
     /// The milder of that one and the override of all limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     effective_override: Option<ExpiringOverrideView>,
+    /// Whether it applied to any request since this server started, if that is counted for it alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    applied: Option<bool>,
 }
 
 /// The effective state of a limit at one instant, and the override of this limit alone.
@@ -135,6 +138,7 @@ pub(super) struct LimitFooting {
     pub(super) footing: (Mode, u8),
     pub(super) own_override: Option<ExpiringOverride>,
     pub(super) effective_override: Option<ExpiringOverride>,
+    pub(super) applied: Option<bool>,
 }
 
 /// The active limits with all overrides and blocks.
@@ -188,7 +192,8 @@ impl<'a> LimitsView<'a> {
             compat: Vec::new(),
         };
         for limit in policy.limits() {
-            let LimitFooting { footing: (mode, percent), own_override, effective_override } = holding(limit);
+            let LimitFooting { footing: (mode, percent), own_override, effective_override, applied } =
+                holding(limit);
             if own_override.is_none() && view.limits.len() >= Self::LISTED_MAX {
                 view.left_off += 1;
                 continue;
@@ -200,6 +205,7 @@ impl<'a> LimitsView<'a> {
                 percent,
                 own_override: own_override.map(shown),
                 effective_override: effective_override.map(shown),
+                applied,
             });
         }
         view

@@ -25,6 +25,13 @@ const ERRORS: &[Case] = &[
     Case { file: "limits: 5\n", found: &["1:9: limits: is a single value; accepted: a list of limits"] },
     Case { file: "limits: {}\n", found: &["1:9: limits: is a table"] },
     Case { file: "limits: [\n", found: &["not YAML"] },
+    // The story: these were "did not find expected '-' indicator" and "mapping values are not allowed in this context".
+    one!("   rate: 5/s\n", "this line is indented by 3, and no line above it is; accepted: 0, 2 or 4"),
+    one!(
+        "    rate: 5/s\n      by: [ip]\n",
+        "this line is indented by 6, and no line above it is; accepted: 0, 2 or 4"
+    ),
+    one!("    rate: 5/s: 6/s\n", "not YAML"),
     Case { file: "limits: []\n---\nlimits: []\n", found: &["policy.yaml:2:1: a second document"] },
     Case {
         file: "limit: []\n",

@@ -1,10 +1,10 @@
-//! What calls cost: in the limits of the policy, and in the windows of a server.
+//! The costs of calls: in the limits of the policy, and in the windows of a server.
 
 use std::sync::Arc;
 
 use crate::signal::WindowUnit;
 
-/// What one call costs, or what several cost together.
+/// The cost of one call, or the sum for several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Costs {
     /// How many calls these are.

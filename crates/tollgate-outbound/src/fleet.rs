@@ -24,8 +24,8 @@ const EXCHANGE_EVERY: Duration = Duration::from_millis(250);
 /// refused again.
 const PROBE_LATER: Ticks = Ticks::from_millis(500);
 /// The others follow spread over a tenth of the freeze, but no more than the second number, and the first besides.
-const PROBES_SPREAD: Ticks = Ticks::from_millis(500);
-const PROBES_SPREAD_MAX: Ticks = Ticks::from_secs(10);
+const PROBE_JITTER: Ticks = Ticks::from_millis(500);
+const PROBE_JITTER_MAX: Ticks = Ticks::from_secs(10);
 /// How often leases are renewed and returned.
 const MAINTAIN_EVERY: Duration = Duration::from_millis(5);
 /// Maximum number of counters with a lease in this process.
@@ -143,11 +143,11 @@ fn apply_news<S: Store + Send + Sync + 'static>(shared: &Shared<S>, known: &mut 
         {
             // The same each time that this item comes, so that it does not prolong the freeze.
             let mut random = Random::seeded(process ^ item.until);
-            let tenth = Ticks::from_micros(wait.as_micros() / 10).min(PROBES_SPREAD_MAX);
-            read.freeze.until = until + PROBE_LATER + random.up_to(tenth + PROBES_SPREAD);
+            let tenth = Ticks::from_micros(wait.as_micros() / 10).min(PROBE_JITTER_MAX);
+            read.freeze.until = until + PROBE_LATER + random.up_to(tenth + PROBE_JITTER);
             let kept = shared.queues().freeze(&read.key, &read.host, read.freeze, now);
             // In the store it replaced a longer one. What this process adds to a freeze is not published.
-            if kept.until.since(until) > PROBE_LATER + PROBES_SPREAD + PROBES_SPREAD_MAX {
+            if kept.until.since(until) > PROBE_LATER + PROBE_JITTER + PROBE_JITTER_MAX {
                 shared.outbox.publish(&read.key, &read.host, kept);
             }
         }
@@ -202,7 +202,7 @@ mod tests {
         assert!(others.len() > 40, "{others:?}");
         let (first, last) = (*others.first().unwrap(), *others.last().unwrap());
         assert!(first >= until + PROBE_LATER, "{first:?}");
-        assert!(last <= until + PROBE_LATER + PROBES_SPREAD + Ticks::from_secs(1), "{last:?}");
+        assert!(last <= until + PROBE_LATER + PROBE_JITTER + Ticks::from_secs(1), "{last:?}");
     }
 
     /// A process is refused for a second and writes that over the hour in the store. A process that knows of the hour

@@ -36,7 +36,7 @@ pub enum Failure {
 pub(crate) struct OwnCounter {
     pub(crate) key: BucketKey,
     pub(crate) limit: String,
-    /// What it had left after the charge.
+    /// Units that it had left after the charge.
     pub(crate) remaining: u64,
     pub(crate) is_concurrency: bool,
 }

@@ -31,7 +31,7 @@ pub enum Replenish {
 
 /// A call that the server may not have counted yet.
 #[derive(Debug)]
-struct SentCall {
+struct CountedCall {
     at: Timestamp,
     /// Whether its response is outstanding.
     is_open: bool,
@@ -83,7 +83,7 @@ impl Departure {
 }
 
 impl LearnedWindow {
-    /// What it has left now, if no further call is counted.
+    /// Units that it has left now, if no further call is counted.
     fn level(&self, replenish: Replenish, now: Timestamp) -> u64 {
         match (replenish, self.refill()) {
             (Replenish::Steadily, Some((units, span))) => {
@@ -161,7 +161,7 @@ impl LearnedWindow {
 pub(crate) struct Learned {
     windows: BTreeMap<String, LearnedWindow>,
     /// By number, which is the order of sending.
-    sent: BTreeMap<u64, SentCall>,
+    sent: BTreeMap<u64, CountedCall>,
     /// The newest call that has left.
     newest: u64,
     replenish: Replenish,
@@ -172,9 +172,9 @@ pub(crate) struct Learned {
 pub struct WindowReport {
     /// Its name.
     pub name: String,
-    /// What the server admits in a period, if it says so.
+    /// Units that the server admits in a period, if it says so.
     pub limit: Option<u64>,
-    /// What is left of it, less the calls under way.
+    /// Units that are left of it, less the calls under way.
     pub remaining: u64,
     /// When it is full again, if the server says so.
     pub resets_at: Option<Timestamp>,
@@ -234,7 +234,7 @@ impl Learned {
         }
         // Without a limit the probe finds out.
         let Some(limit) = window.limit else { return Departure::Now };
-        let counts = |call: &&SentCall| call.is_open || call.at >= start;
+        let counts = |call: &&CountedCall| call.is_open || call.at >= start;
         let costs = self.sent.values().filter(counts).map(|call| call.costs.in_window(name, window.unit));
         let spent = costs.fold(0, u64::saturating_add);
         if spent == 0 || limit.saturating_sub(spent) >= cost {
@@ -274,7 +274,8 @@ impl Learned {
     /// The units of calls that the newest response may not include: those under way, and those that ended without
     /// numbers after the call of that response had left.
     fn uncounted(&self, name: &str, window: &LearnedWindow) -> u64 {
-        let counts = |call: &&SentCall| call.is_open || call.ended_at.is_some_and(|at| at >= window.sent_at);
+        let counts =
+            |call: &&CountedCall| call.is_open || call.ended_at.is_some_and(|at| at >= window.sent_at);
         let units = self.sent.values().filter(counts).map(|call| call.costs.in_window(name, window.unit));
         units.fold(0, u64::saturating_add)
     }
@@ -282,7 +283,7 @@ impl Learned {
     /// A call leaves.
     pub(crate) fn send(&mut self, number: u64, costs: Arc<Costs>, now: Timestamp) {
         self.newest = self.newest.max(number);
-        let call = SentCall { at: now, is_open: true, ended_at: None, is_stated: false, costs };
+        let call = CountedCall { at: now, is_open: true, ended_at: None, is_stated: false, costs };
         self.sent.insert(number, call);
     }
 
@@ -354,7 +355,7 @@ impl Learned {
         }
     }
 
-    /// What the server leaves for calls that are not yet sent, in a window that a limit follows.
+    /// Units that the server leaves for calls not yet sent, in a window that a limit follows.
     pub(crate) fn left_for(&self, limit: &str) -> Option<u64> {
         let (name, window) = self.windows.iter().find(|(name, _)| follows(limit, name))?;
         Some(window.remaining.saturating_sub(self.uncounted(name, window)))

@@ -144,7 +144,7 @@ impl<S: Store + Send + Sync + 'static> Outbound<S> {
         if let Some(refusal) = refusal_for_ever(&decision) {
             return Err(refusal);
         }
-        let costs = costs_of(call, self.shared.engine.prepare(&request, now).ok().as_ref());
+        let costs = costs_of(call, self.shared.engine.ledger().prepare(&request, now).as_ref());
         let queues = self.shared.queues();
         let keys = queues.server_keys(&self.identity(call));
         let (mut last, name) = queues.forecast(&keys, &costs, calls, now);
@@ -166,7 +166,7 @@ impl<S: Store + Send + Sync + 'static> Outbound<S> {
         Ok(Forecast { wait: last.since(now), at: last, bucket })
     }
 
-    /// What waits, what is frozen, and what the servers said.
+    /// Reports the waiting calls, the frozen buckets and the numbers of the servers.
     #[must_use]
     pub fn report(&self) -> Report {
         let now = self.shared.engine.now();

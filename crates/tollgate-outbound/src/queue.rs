@@ -36,7 +36,7 @@ impl Waiter {
     }
 }
 
-/// What a limit did with the call that it held back last.
+/// How a limit treated the call that it held back last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeldBack {
     /// Denied, or given back what it took: the first waiter asks again.
@@ -86,7 +86,7 @@ pub(crate) struct QueuedBucket {
     pub(crate) owner: Arc<str>,
     pub(crate) bucket: Bucket,
     queue: BTreeMap<Rank, Waiter>,
-    /// What all waiters cost together.
+    /// The cost of all waiters together.
     waiting: Costs,
     shape: Option<LimitShape>,
     /// How many responses in a row said that the server leaves more than this counter of the policy.
@@ -147,7 +147,7 @@ impl QueuedBucket {
         self.queue.first_key_value().is_some_and(|(first, _)| *first < rank)
     }
 
-    /// What the waiters before this rank cost together.
+    /// The cost of the waiters before this rank together.
     fn before(&self, rank: Rank) -> Costs {
         // Most calls arrive behind all others.
         if self.queue.last_key_value().is_none_or(|(last, _)| *last < rank) {
@@ -213,7 +213,7 @@ impl QueuedBucket {
         self.evidence = 0;
     }
 
-    /// What the waiters cost in this limit of the policy.
+    /// The cost of the waiters in this limit of the policy.
     pub(crate) fn waiting_units(&self) -> u64 {
         if self.queue.is_empty() { 0 } else { self.waiting.in_limit(&self.name) }
     }

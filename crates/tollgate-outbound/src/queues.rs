@@ -35,7 +35,7 @@ pub(crate) enum BucketKey {
     Limit(Arc<str>, u64),
 }
 
-/// What a call has to do next.
+/// The next step of a call.
 #[derive(Debug)]
 pub(crate) enum Step {
     /// Ask the policy.
@@ -54,7 +54,7 @@ pub(crate) struct Wait {
     pub(crate) latest: BucketKey,
 }
 
-/// What tells calls apart.
+/// The identity by which calls differ.
 #[derive(Clone, Debug)]
 pub(crate) struct CallIdentity {
     /// The server and the credential.
@@ -92,7 +92,7 @@ struct SentCall {
     at: Timestamp,
 }
 
-/// What a response changed.
+/// The buckets that a response changed.
 #[derive(Debug, Default)]
 pub(crate) struct Answered {
     /// The buckets that count the call, with those that the response names.
@@ -115,7 +115,7 @@ pub(crate) struct QueueSettings {
 pub struct BucketReport {
     /// Its name: a host, a host and the server's name of the bucket, or a limit of the policy.
     pub name: String,
-    /// What it belongs to: a server, or a limit of the policy.
+    /// Its owner: a server, or a limit of the policy.
     pub owner: String,
     /// Whose numbers it follows.
     pub basis: Basis,
@@ -127,7 +127,7 @@ pub struct BucketReport {
     pub refusals: u64,
     /// The freeze, if it is frozen.
     pub frozen: Option<Freeze>,
-    /// What the server said about its counters.
+    /// The numbers of the server.
     pub windows: Vec<WindowReport>,
 }
 
@@ -200,7 +200,7 @@ impl Queues {
         })
     }
 
-    /// What a call has to do next. It waits for the first bucket that holds it back, unless another makes it wait longer
+    /// The next step of a call. It waits for the first bucket that holds it back, unless another makes it wait longer
     /// than it may.
     pub(crate) fn step(
         &mut self,
@@ -488,7 +488,7 @@ impl Queues {
         each.max_by_key(|freeze| freeze.until)
     }
 
-    /// What the server leaves for further calls, in the window that a limit follows.
+    /// Units that the server leaves for further calls, in the window that a limit follows.
     pub(crate) fn left_for(&self, keys: &[BucketKey], limit: &str) -> Option<u64> {
         keys.iter().filter_map(|key| self.buckets.get(key)?.bucket.left_for(limit)).min()
     }

@@ -1,4 +1,4 @@
-//! What an operator sees: totals, buckets, and forecasts.
+//! The view of an operator: totals, buckets, and forecasts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use tollgate::{Outcome, Quota, Ticks, Timestamp};
 use crate::queues::BucketReport;
 use crate::refusal::Basis;
 
-/// What happened since the start, and what waits now.
+/// Totals since the start, and the calls that wait now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Counts since the start.

@@ -116,7 +116,7 @@ pub(crate) enum Repeatable {
 pub(crate) struct RetryBudgets {
     percent: u64,
     full: u64,
-    /// What is left, in hundredths of a retry. A server that is not there has a full budget.
+    /// The rest of the budget, in hundredths of a retry. A server that is not there has a full budget.
     left: HashMap<Arc<str>, u64>,
 }
 

@@ -1,4 +1,4 @@
-//! What an [`Outbound`](crate::Outbound) may be set to.
+//! The settings of an [`Outbound`](crate::Outbound).
 
 use std::time::Duration;
 

@@ -24,7 +24,7 @@ pub(crate) struct SharedFreeze {
 
 impl SharedFreeze {
     #[cfg(feature = "redis")]
-    /// What it is about: a later freeze of the same bucket replaces it.
+    /// The frozen bucket. A later freeze of the same bucket replaces the item.
     pub(crate) fn id(&self) -> Option<String> {
         match &self.key {
             BucketKey::Origin(origin) => Some(format!("freeze {origin}")),

@@ -1,8 +1,8 @@
-//! What a response says about the limits of the server that sent it, in one form for all dialects.
+//! The statements of a response about the limits of the server that sent it, in one form for all dialects.
 
 use tollgate::Ticks;
 
-/// What one response says.
+/// The statements of one response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signals {
     /// The state of the server's counters.
@@ -22,7 +22,7 @@ pub struct Window {
     /// Its name: the name of a policy item, `requests`, `tokens`, `input-tokens`, `app`. Servers with one counter and
     /// no name for it have `requests`.
     pub name: String,
-    /// What it counts.
+    /// The unit that it counts.
     pub unit: WindowUnit,
     /// How much it admits in a period.
     pub limit: Option<u64>,
@@ -42,7 +42,7 @@ impl Window {
     }
 }
 
-/// What a window counts.
+/// The unit that a window counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WindowUnit {

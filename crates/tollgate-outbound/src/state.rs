@@ -1,4 +1,4 @@
-//! What all clones of an [`Outbound`](crate::Outbound) and all its guards share.
+//! The state that all clones of an [`Outbound`](crate::Outbound) and all its guards share.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -109,7 +109,7 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
     /// The counters of the policy that the call is about, and what it costs there. Nothing is charged.
     fn counters(&self, now: Timestamp) -> (Vec<BucketKey>, Arc<Costs>) {
         // A decision that needs no counter comes from `reserve`.
-        let prepared = self.shared.engine.prepare(&self.request, now).ok();
+        let prepared = self.shared.engine.ledger().prepare(&self.request, now);
         let counters = prepared.iter().flat_map(Prepared::counters);
         let keys = counters.map(|counter| BucketKey::Limit(counter.limit.into(), counter.key_hash));
         (keys.collect(), Arc::new(costs_of(self.call, prepared.as_ref())))
@@ -284,7 +284,7 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
     }
 }
 
-/// What a call has reserved before it leaves. Dropping it refunds the reservation. A store that does not answer keeps the
+/// The units that a call has reserved before it leaves. Dropping it refunds the reservation. A store that does not answer keeps the
 /// units charged, which errs on the safe side.
 struct Reserved<'o, S: Store + Send + Sync + 'static> {
     shared: &'o Arc<Shared<S>>,
@@ -338,7 +338,7 @@ fn key_of<'d>(counter: Option<&LimitStatus<'d>>) -> (BucketKey, Option<&'d Quota
     }
 }
 
-/// What a call costs in the limits that count it.
+/// The cost of a call in each limit that counts it.
 pub(crate) fn costs_of(call: &Call, prepared: Option<&Prepared>) -> Costs {
     let counters = prepared.into_iter().flat_map(Prepared::counters);
     let by_limit = counters.map(|counter| (counter.limit.into(), counter.cost));

@@ -39,7 +39,7 @@ pub(crate) use status::{Origin, PolicyStatus};
 /// How often the disk is checked. A change is seen within one interval, must be stable for another, and is active
 /// within a second.
 const BEAT: Duration = Duration::from_millis(400);
-/// The cause of a reload that nobody asked for.
+/// The cause of a reload that no operator asked for.
 const FILE_CHANGED: &str = "a change of the file";
 /// Maximum number of queued reload requests.
 const REQUESTS_MAX: usize = 16;

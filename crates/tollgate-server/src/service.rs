@@ -1,7 +1,7 @@
 //! The service behind every protocol: the engine with its clock, what callers hold, and the metrics. A protocol turns
 //! bytes into a [`CheckRequest`] and a [`Decision`] into bytes. Everything between is here.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwapOption;
 use tollgate::engine::{Prepared, SwapError};
@@ -79,9 +79,14 @@ pub(crate) struct Service<S = Stores> {
     pub(crate) overload: Option<Arc<Shedder>>,
     /// The engine that counts the fleet's capacity in a shared store, if that is configured.
     pub(crate) capacity: Option<Arc<Engine<S>>>,
+    /// Other engines of this process derive their secrets from that of the engine.
+    rekey_listeners: Mutex<Vec<RekeyListener<S>>>,
     full_log: LogThrottle,
     pub(crate) distrusted: LogThrottle,
 }
+
+/// Gets the engine whenever its keys are hashed with another secret.
+type RekeyListener<S> = Box<dyn Fn(&Engine<S>) + Send + Sync>;
 
 impl<S: Store> Service<S> {
     /// Answers with this engine, at the times of this clock.
@@ -114,6 +119,7 @@ impl<S: Store> Service<S> {
             compat_options: Options::default(),
             overload: None,
             capacity: None,
+            rekey_listeners: Mutex::default(),
             full_log: LogThrottle::default(),
             distrusted: LogThrottle::default(),
         }
@@ -335,6 +341,19 @@ impl<S: Store> Service<S> {
             compat.rekeyed(&self.engine).map_or_else(|_| Arc::clone(compat), Arc::new)
         };
         self.compat.rcu(|compat| compat.as_ref().map(again));
+        self.rekey_listeners().iter().for_each(|listener| listener(&self.engine));
+    }
+
+    /// Calls a listener now, and again whenever the engine hashes keys with another secret. The shared store is charged
+    /// only after that.
+    pub(crate) fn follow_secret(&self, listener: impl Fn(&Engine<S>) + Send + Sync + 'static) {
+        let mut listeners = self.rekey_listeners();
+        listener(&self.engine);
+        listeners.push(Box::new(listener));
+    }
+
+    fn rekey_listeners(&self) -> MutexGuard<'_, Vec<RekeyListener<S>>> {
+        self.rekey_listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Activates another program's configuration.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 use tokio::runtime::Runtime;
+use tollgate::store::Store;
 use tollgate_outbound::{Call, FleetStore, Outbound, Refusal, ResponseView, Settings};
 use tollgate_testkit::until;
 
@@ -133,6 +134,9 @@ fn without_the_store_processes_keep_their_shares() {
     let runtime = new_runtime();
     let policy = "limits: [{name: hourly, by: [host], rate: 100/h}]";
     let clients: Vec<_> = (0..2).map(|_| client(&runtime, &server.url(), policy)).collect();
+    until("each knows of the other", || {
+        clients.iter().all(|client| client.engine().store().nodes() == 2).then_some(())
+    });
     let mut sent = [0, 0];
     for (client, (before, count)) in clients.iter().zip([10, 25].into_iter().zip(&mut sent)) {
         for _ in 0..before {

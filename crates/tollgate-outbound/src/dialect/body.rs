@@ -11,7 +11,7 @@ use crate::signal::{ThrottleKind, ThrottleScope, Window, WindowUnit};
 const LIMIT_WORDS: [&[u8]; 5] =
     [b"throttleStatus", b"RATE_LIMIT", b"THROTTLED", b"ratelimited", b"secondary rate limit"];
 
-/// What a body says about a refusal.
+/// The body of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// The call met a limit of this kind.
@@ -67,7 +67,7 @@ impl Body {
         self.text("/error/message").or_else(|| self.text("/message")).unwrap_or_default()
     }
 
-    /// What it says about a refusal, if it says anything.
+    /// The refusal that the body describes, if it does.
     pub(super) fn cause(&self) -> Option<Cause> {
         let bucket = |kind| Cause::Limit(kind, ThrottleScope::Bucket);
         let of_code = self.codes().find_map(|code| match code {
@@ -121,8 +121,8 @@ impl Body {
     /// Whether another attempt can succeed and does no harm, if it says so. GraphQL that has data and errors has executed
     /// a part of the request.
     pub(super) fn is_retryable(&self) -> Option<bool> {
-        let has_data = self.json.get("data").is_some_and(|data| !data.is_null());
-        let is_partial = has_data && self.list("/errors").next().is_some();
+        let is_partly_done = self.json.get("data").is_some_and(|result| !result.is_null());
+        let is_partial = is_partly_done && self.list("/errors").next().is_some();
         self.json.get("retryable").and_then(Value::as_bool).or_else(|| is_partial.then_some(false))
     }
 

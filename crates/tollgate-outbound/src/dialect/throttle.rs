@@ -102,7 +102,7 @@ fn refused(
     }
 }
 
-/// What Stripe's reason, Discord's scope and Riot's type say about a 429.
+/// The scope of a 429 by Stripe's reason, Discord's scope or Riot's type.
 fn of_code(fields: &Fields<'_>, body: Option<&Body>) -> Option<(ThrottleKind, ThrottleScope)> {
     if let Some(reason) = fields.text("stripe-rate-limited-reason") {
         return Some(match reason {

@@ -18,7 +18,7 @@ use crate::guard::Guard;
 /// it returns is its usage.
 pub type UsageReader = Box<dyn FnMut(&[u8]) -> Option<Usage> + Send + Sync>;
 
-/// What ends with the body.
+/// Everything that ends with the body.
 pub(crate) trait BodyHold: Send + Sync {
     fn read(&mut self, piece: &[u8]);
     fn end(self: Box<Self>);

@@ -32,7 +32,7 @@ type Describe = dyn Fn(&Parts, Call) -> Result<Call, RequestError> + Send + Sync
 type ReadUsage = dyn Fn(&Call, &http::response::Parts) -> Option<UsageReader> + Send + Sync;
 type Unsent = dyn Fn(&BoxError) -> bool + Send + Sync;
 
-/// What all services of a layer share.
+/// The parts that all services of a layer share.
 pub(crate) struct LayerState<S> {
     pub(crate) outbound: Outbound<S>,
     pub(crate) describe: Option<Box<Describe>>,
@@ -117,13 +117,13 @@ where
 }
 
 /// A response with the end of the freeze that it caused, or that its buckets are in.
-struct Answered<R: Body<Data = Bytes>> {
+struct AttemptResponse<R: Body<Data = Bytes>> {
     response: Response<OutboundBody<R>>,
     /// When its buckets take calls again.
     open_at: Option<Timestamp>,
 }
 
-type AttemptResult<R> = Result<Answered<R>, CallError>;
+type AttemptResult<R> = Result<AttemptResponse<R>, CallError>;
 
 impl<S: Store + Send + Sync + 'static> Exchange<'_, S> {
     /// Waits until the next attempt may leave.
@@ -166,7 +166,7 @@ impl<S: Store + Send + Sync + 'static> Exchange<'_, S> {
         let reader = self.state.usage.as_ref().and_then(|usage| usage(&self.call, &head));
         body.hold(Box::new(CallHold { guard, reader, usage: None }));
         let open_at = freeze.map(|freeze| freeze.until);
-        (retry, Ok(Answered { response: Response::from_parts(head, body), open_at }))
+        (retry, Ok(AttemptResponse { response: Response::from_parts(head, body), open_at }))
     }
 
     async fn failed<R: Body<Data = Bytes>>(

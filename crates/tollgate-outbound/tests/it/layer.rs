@@ -24,7 +24,7 @@ type Served = Result<Response<Full<Bytes>>, std::io::Error>;
 
 const OPEN: &str = "limits: [{name: open, by: [host], rate: 10_000/s}]";
 
-/// What the server received, and its answers to come. After the last of them it answers 200.
+/// The requests that the server received, and its answers to come. After the last of them it answers 200.
 #[derive(Clone, Default)]
 struct Server {
     answers: Arc<Mutex<VecDeque<Served>>>,

@@ -152,7 +152,7 @@ async fn a_strict_counter_grows_with_evidence() {
 /// OpenAI and Anthropic count each model apart, Slack each method: what is left of one says nothing about another, and a
 /// refusal stops one.
 #[tokio::test]
-async fn what_a_provider_counts_apart_is_followed_apart() {
+async fn models_and_routes_that_a_provider_counts_apart_are_followed_apart() {
     for (preset, attribute) in [("openai", "model"), ("anthropic", "model"), ("slack", "route")] {
         let mut settings = Preset::named(preset).unwrap().settings();
         settings.seed = Some(7);

@@ -52,7 +52,7 @@ struct World {
     plan: Arc<Plan>,
 }
 
-/// What happens in a run.
+/// The events of a run.
 struct Plan {
     callers: u64,
     lasts: Duration,
@@ -197,7 +197,7 @@ impl World {
     }
 }
 
-/// What happens besides the calls.
+/// The events besides the calls.
 #[derive(Clone, Copy)]
 enum Event {
     Change(&'static str, Counter),

@@ -1,4 +1,4 @@
-//! What an operator sees: metrics in the text of Prometheus.
+//! The view of an operator: metrics in the text of Prometheus.
 
 use tollgate_outbound::{Call, metrics};
 

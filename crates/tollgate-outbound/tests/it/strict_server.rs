@@ -15,7 +15,7 @@ const PERIOD: u64 = 60;
 const PERIODS: u64 = 5;
 const STEP: Duration = Duration::from_millis(10);
 
-/// What the server admitted in each period, and what it refused.
+/// The calls that the server admitted in each period, and those that it refused.
 #[derive(Default)]
 struct Counts {
     admitted: BTreeMap<u64, u64>,

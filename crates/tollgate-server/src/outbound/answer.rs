@@ -1,4 +1,4 @@
-//! What the proxy answers itself: why a call did not leave, which bucket refuses it, by whose numbers, and until when. The
+//! The answers of the proxy itself: why a call did not leave, which bucket refuses it, by whose numbers, and until when. The
 //! members of problem details, and beside them those in which the clients of APIs look for a message.
 
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use crate::time_text::rfc3339;
 /// Tells clients of APIs not to send the call again: the proxy has waited and retried as far as that helps.
 pub(super) const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
-/// What kind of answer it is.
+/// The kind of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnswerKind {
     /// The request itself is wrong.

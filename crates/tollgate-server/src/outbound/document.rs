@@ -245,7 +245,7 @@ pub(super) mod tests {
         (document.compile(&mut problems), problems)
     }
 
-    /// What is left out has its default, and the most specific prefix comes first.
+    /// Fields that are left out have their defaults, and the most specific prefix comes first.
     #[test]
     fn a_section_is_read() {
         let (plan, problems) = compiled(

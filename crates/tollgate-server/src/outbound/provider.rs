@@ -7,8 +7,6 @@ use std::task::{Context, Poll};
 
 use http::{HeaderValue, Request, Response};
 use tollgate::host::Host;
-use tollgate::key::KeyFamily;
-use tollgate::store::Store as _;
 use tollgate::{Engine, MemoryStore, Policy, Secret};
 use tollgate_gateway::listen::UpstreamBudget;
 use tollgate_gateway::{ClientFailure, ClientRequestBody, ClientResponseBody, UpstreamClient};
@@ -53,7 +51,7 @@ impl Provider {
     /// When a file that the config names cannot be used.
     pub(super) fn new(
         plan: ProviderPlan,
-        links: &UpstreamBudget,
+        connections: &UpstreamBudget,
         server: &TollgateService,
     ) -> Result<Self, String> {
         let failed = |problem: String| format!("outbound.providers.{}: {problem}", plan.name);
@@ -61,7 +59,7 @@ impl Provider {
         let mut settings = plan.preset.map_or_else(Settings::default, |preset| preset.settings());
         settings.max_wait = plan.max_wait;
         let outbound = Outbound::new(engine, settings);
-        let client = UpstreamClient::new(&plan.client, links).map_err(failed)?;
+        let client = UpstreamClient::new(&plan.client, connections).map_err(failed)?;
         if server.engine.store().fleet().is_some() {
             let shared = outbound.share_freezes(|stores: &Stores| Some(stores.fleet()?.redis()));
             shared.map_err(|error| failed(error.to_string()))?;
@@ -79,6 +77,12 @@ impl Provider {
         let label = plan.name.clone().leak();
         let service = layer.layer(SendService(client.clone()));
         Ok(Self { service, host, host_name, label, client, outbound, plan })
+    }
+
+    /// Hashes keys with a secret that is derived from the server's.
+    pub(super) fn rekey(&self, server: &Engine<Stores>) {
+        let secret = secret_of(&self.plan.name, server);
+        self.outbound.engine().maintenance().siblings().rekey(secret);
     }
 
     /// Closes connections that were idle too long.
@@ -108,15 +112,13 @@ fn engine(plan: &ProviderPlan, server: &TollgateService) -> Result<Engine<Stores
         let store = Stores::Memory(MemoryStore::new(COUNTER_BYTES, clock.now()));
         return Ok(builder.store(store).clock(clock).build());
     };
-    let store = Stores::Redis(Arc::clone(fleet));
-    let secret = store.secret().unwrap_or_else(Secret::random);
-    Ok(builder.secret(secret_of(&plan.name, secret)).store(store).clock(clock).build())
+    Ok(builder.store(Stores::Redis(Arc::clone(fleet))).clock(clock).build())
 }
 
 /// The secret of a provider's counters: proxies that share a store have the same, and neither another provider nor the
 /// server's own policy has a counter of the same key, whatever their limits are called.
-fn secret_of(provider: &str, store: Secret) -> Secret {
-    let words = KeyFamily::new(&format!("outbound {provider}"), store);
+fn secret_of(provider: &str, server: &Engine<Stores>) -> Secret {
+    let words = server.ledger().key_family(&format!("outbound {provider}"));
     // The lower half has no bit that is always the same.
     let low = |word: u128| u64::try_from(word & u128::from(u64::MAX)).unwrap_or_default();
     Secret::of_words(|number| low(words.hash(&number.to_le_bytes())))

@@ -16,8 +16,8 @@ use tower_service::Service as _;
 use super::answer::{AnswerKind, OwnAnswer, SHOULD_RETRY};
 use super::document::{MAX_WAIT_MAX, OutboundPlan};
 use super::estimate::{BodySummary, CostUnit};
-use super::links;
 use super::provider::{Provider, ProviderBody};
+use super::response_urls;
 use crate::service::Service as TollgateService;
 use crate::shutdown::{Stop, stopped};
 use crate::telemetry::{Meter, Sample, names};
@@ -48,11 +48,18 @@ impl OutboundProxy {
     /// When a file that the config names cannot be used.
     pub(crate) fn new(
         plan: OutboundPlan,
-        links: &UpstreamBudget,
+        connections: &UpstreamBudget,
         server: &TollgateService,
     ) -> Result<Self, String> {
-        let providers = plan.providers.into_iter().map(|plan| Provider::new(plan, links, server));
+        let providers = plan.providers.into_iter().map(|plan| Provider::new(plan, connections, server));
         Ok(Self { providers: providers.collect::<Result<_, _>>()? })
+    }
+
+    /// Counts in the store of the server under the fleet's secret, also when the server learns that late.
+    pub(crate) fn follow_secret(self: &Arc<Self>, server: &TollgateService) {
+        let proxy = Arc::clone(self);
+        server
+            .follow_secret(move |engine| proxy.providers.iter().for_each(|provider| provider.rekey(engine)));
     }
 
     /// Shows its numbers in the metrics.
@@ -222,5 +229,5 @@ fn hand_on(response: &mut Response<ProviderBody>, provider: &Provider, public: O
     if status == StatusCode::TOO_MANY_REQUESTS && is_frozen {
         headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
     }
-    links::rewrite(headers, &provider.plan, public);
+    response_urls::rewrite(headers, &provider.plan, public);
 }

@@ -130,7 +130,7 @@ pub(super) fn ranged_share(part: u64, range: Option<Range>, whole: u64) -> Strin
     }
 }
 
-/// What is assumed of the other limits where one has another size.
+/// The assumption about the other limits where one has another size.
 pub(super) const OTHERS_AS_THEY_WERE: &str =
     "the other limits decide as they did, so a request that one of them denies charges nothing here";
 

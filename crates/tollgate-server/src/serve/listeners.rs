@@ -125,6 +125,7 @@ impl Listeners {
         let Proxying { routes, outbound, taking } = proxying;
         if let Some((listener, plan)) = self.outbound.zip(outbound) {
             let proxy = Arc::new(OutboundProxy::new(plan, &upstreams, service)?);
+            proxy.follow_secret(service);
             proxy.show(&service.meter);
             proxy.maintain(stopped);
             let limit = tasks.budget.connection_limit();

@@ -18,7 +18,7 @@ pub(crate) const LIMITS_MAX: usize = 32;
 const SECONDS_IN_MINUTE: usize = 60;
 
 /// The counters of one limit.
-pub(crate) struct LimitCounts {
+pub(crate) struct LimitTotals {
     pub(crate) name: Box<str>,
     /// In the order of [`OUTCOMES`].
     pub(crate) outcomes: [u64; OUTCOMES.len()],
@@ -39,10 +39,10 @@ impl Meter {
     }
 
     /// The counters of every limit that has its own.
-    pub(crate) fn limit_counts(&self) -> Vec<LimitCounts> {
+    pub(crate) fn limit_counts(&self) -> Vec<LimitTotals> {
         let counted = |series: std::sync::Arc<super::ledger::Series>| {
             let (outcomes, sources) = series.totals();
-            LimitCounts { name: series.name.clone(), outcomes, sources }
+            LimitTotals { name: series.name.clone(), outcomes, sources }
         };
         self.ledger.limits().into_iter().map(counted).collect()
     }
@@ -147,7 +147,7 @@ impl History {
     pub(crate) fn measure(
         &mut self,
         verdicts: [u64; VERDICTS.len()],
-        limits: &[LimitCounts],
+        limits: &[LimitTotals],
         now: Timestamp,
     ) {
         let passed = usize::try_from(now.since(self.at).as_micros() / Ticks::from_secs(1).as_micros());
@@ -183,10 +183,10 @@ impl History {
 mod tests {
     use super::*;
 
-    fn counts(name: &str, allowed: u64) -> LimitCounts {
+    fn counts(name: &str, allowed: u64) -> LimitTotals {
         let mut outcomes = [0; OUTCOMES.len()];
         outcomes[0] = allowed;
-        LimitCounts { name: name.into(), outcomes, sources: [0; SOURCES.len()] }
+        LimitTotals { name: name.into(), outcomes, sources: [0; SOURCES.len()] }
     }
 
     fn verdicts(allowed: u64) -> [u64; VERDICTS.len()] {
@@ -202,7 +202,7 @@ mod tests {
         let mut history = History::new(&Meter::new(), start);
         let names: Vec<String> = (0..LIMITS_MAX + 9).map(|number| format!("limit-{number}")).collect();
         for second in 1..=90_000_u64 {
-            let limits: Vec<LimitCounts> = names.iter().map(|name| counts(name, second)).collect();
+            let limits: Vec<LimitTotals> = names.iter().map(|name| counts(name, second)).collect();
             let limits = if second.is_multiple_of(30) { &limits[..] } else { &limits[..1] };
             history.measure(verdicts(7 * second), limits, start + Ticks::from_secs(second));
         }

@@ -365,7 +365,7 @@ fn an_api_over_tls_is_called() {
     }
 }
 
-/// What cannot be served stops the start, with the field and what would be accepted.
+/// A config that cannot be served stops the start, with the field and what would be accepted.
 #[test]
 fn a_wrong_config_stops_the_start() {
     let folder = Folder::new("outbound-wrong");

@@ -38,7 +38,7 @@ enum QuotaShape {
     Permits,
 }
 
-/// What stamps of whole seconds leave open of a sliding window.
+/// The uncertainty of a sliding window under stamps of whole seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Coarse {
     /// Nothing, if each request came in the second of its stamp: its sub-windows begin with a second and count in full.

@@ -233,7 +233,11 @@ impl<S: Store> Engine<S> {
     ///
     /// # Errors
     /// A decision that no counter is needed for.
-    pub fn prepare(&self, request: &CheckRequest<'_>, now: Timestamp) -> Result<Prepared, Box<Decision>> {
+    pub(super) fn prepare(
+        &self,
+        request: &CheckRequest<'_>,
+        now: Timestamp,
+    ) -> Result<Prepared, Box<Decision>> {
         let active = self.active.load_full();
         let (mut matched, mut charges) = (MatchedRequest::default(), Charges::new());
         match self.match_request(&active, request, &mut matched, &mut charges, now) {

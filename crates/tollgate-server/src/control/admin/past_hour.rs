@@ -19,7 +19,7 @@ use crate::service::request_ring::{BYTES_MAX, KeptMinute, PastRequests};
 pub(super) const LAST_MAX: Ticks = Ticks::from_secs(3_600);
 /// Maximum number of requests, of all nodes, that two policies decide about.
 const REQUESTS_MAX: usize = 4_000_000;
-/// What another node may send, and how long it may take. As JSON, requests take about as many bytes as in memory.
+/// The most that another node may send, and how long it may take. As JSON, requests take about as many bytes as in memory.
 const ANSWER_LIMITS: AnswerLimits =
     AnswerLimits { timeout: Duration::from_secs(10), bytes_max: 4 * BYTES_MAX };
 
@@ -29,7 +29,7 @@ struct KeptRequests {
     minutes: Vec<KeptMinute>,
 }
 
-/// What a candidate policy would have done.
+/// The effect that a candidate policy would have had.
 #[derive(Serialize)]
 pub(super) struct PastView {
     #[serde(flatten)]

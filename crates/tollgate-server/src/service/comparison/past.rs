@@ -1,4 +1,4 @@
-//! What a candidate policy would have done to the last hour.
+//! The effect that a candidate policy would have had on the last hour.
 
 use serde::Serialize;
 use tollgate::time::WallOffset;
@@ -9,7 +9,7 @@ use super::tally::{Tallied, Tally};
 use crate::service::request_ring::{KeptPart, PastRequests};
 use crate::time_text::rfc3339_millis;
 
-/// What a candidate policy would have done to the last hour.
+/// The effect that a candidate policy would have had on the last hour.
 #[derive(Debug, Serialize)]
 pub(crate) struct PastComparison {
     /// When the first of the requests came, and the last.
@@ -19,7 +19,7 @@ pub(crate) struct PastComparison {
     pub(crate) to: Option<String>,
     #[serde(flatten)]
     pub(crate) kept: KeptPart,
-    /// What limits what these numbers say, in sentences.
+    /// The limits of these numbers, in sentences.
     pub(crate) notes: Vec<String>,
     #[serde(flatten)]
     pub(crate) tallied: Tallied,
@@ -43,7 +43,7 @@ pub(crate) fn past_comparison(pair: &Pair, past: &PastRequests, wall: WallOffset
     }
 }
 
-/// What was not kept, and what the numbers therefore do not say.
+/// The requests that were not kept, which the numbers therefore leave out.
 fn notes(pair: &Pair, past: &PastRequests) -> Vec<String> {
     let (kept, mut notes) = (&past.kept, Vec::new());
     if past.ends().is_none() {

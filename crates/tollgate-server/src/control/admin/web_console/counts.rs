@@ -56,7 +56,7 @@ pub(super) struct VerdictCounts {
     pub(super) quarter: u64,
 }
 
-/// What one limit answered.
+/// The answers of one limit.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub(super) struct LimitCounts {
@@ -140,7 +140,7 @@ pub(super) struct ControllerCounts {
     pub(super) changed: Option<String>,
 }
 
-/// What callers hold.
+/// The reservations and permits that callers hold.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(default)]
 pub(super) struct HoldCounts {
@@ -313,7 +313,7 @@ impl From<&NearKey> for NearCounts {
 }
 
 impl StoreCounts {
-    /// What happened between two readings.
+    /// The difference of two readings.
     fn of(before: &StoreMetrics, now: &StoreMetrics) -> Self {
         let earlier = |index: usize| before.latency.0.get(index).map_or(0, |(_, count)| *count);
         let latency = now.latency.0.iter().enumerate();

@@ -89,7 +89,7 @@ impl ControlPlane {
         }
     }
 
-    /// Asks the other nodes before a page is shown, if nobody has for a while.
+    /// Asks the other nodes before a page is shown, if their numbers are old.
     pub(super) async fn ask_others_if_old(&self) {
         let at = self.web_console.recorder().as_ref().map(|recorder| recorder.others.at);
         if at.is_some_and(|at| self.service.now().since(at) > NUMBERS_LIFETIME) {
@@ -116,7 +116,7 @@ impl ControlPlane {
         nodes.iter().zip(answers.into_iter().map(|answer| answer.answer))
     }
 
-    /// What the other nodes explain about a request.
+    /// The explanations of the other nodes about a request.
     pub(super) async fn explained_elsewhere(
         &self,
         body: String,

@@ -34,7 +34,7 @@ const SENTENCES_MAX: usize = 12;
 pub(super) struct PolicyChange {
     pub(super) at: Timestamp,
     pub(super) version: String,
-    /// Who or what caused it.
+    /// The operator or the event that caused it.
     pub(super) by: String,
     pub(super) sentences: Vec<String>,
 }

@@ -23,7 +23,7 @@ pub(super) enum ConsoleRoute {
     Subject,
     /// Do it.
     Act,
-    /// What another policy would have done to the last hour.
+    /// The effect that another policy would have had on the last hour.
     WhatIf,
 }
 

@@ -1,4 +1,4 @@
-//! What a policy would have done to the last hour: the answer to a pasted candidate, or about the last change of the
+//! The effect that a policy would have had on the last hour: the answer to a pasted candidate, or about the last change of the
 //! policy.
 
 use std::sync::Arc;

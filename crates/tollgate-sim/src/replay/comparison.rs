@@ -18,14 +18,14 @@ const ROUTES_NAMED: usize = 3;
 const REQUEST: &str = "the request itself";
 
 /// A key: the index of its limit, and its hash.
-type KeyPlace = (usize, u64);
+type LimitKey = (usize, u64);
 
 /// Requests whose decision differs.
 #[derive(Debug, Default)]
 struct ChangedSheet {
     requests: u64,
     /// By limit and key, how often each was denied.
-    keys: HashMap<KeyPlace, (u64, Touched)>,
+    keys: HashMap<LimitKey, (u64, Touched)>,
     limits: BTreeMap<String, u64>,
     routes: Frequent,
 }
@@ -48,7 +48,7 @@ impl ChangedSheet {
     }
 
     /// The keys that are not among those that were denied before.
-    fn first_denied(&self, before: &HashSet<KeyPlace>) -> FirstDenied {
+    fn first_denied(&self, before: &HashSet<LimitKey>) -> FirstDenied {
         let mut routes = BTreeMap::<&str, u64>::new();
         let mut clients = 0;
         for (_, (_, touched)) in self.keys.iter().filter(|(place, _)| !before.contains(place)) {
@@ -68,12 +68,12 @@ impl ChangedSheet {
     fn report(
         self,
         all: u64,
-        before: Option<&HashSet<KeyPlace>>,
+        before: Option<&HashSet<LimitKey>>,
         limit_name: impl Fn(usize) -> String,
     ) -> Changed {
         let clients = self.keys.len() as u64;
-        let is_first = |place: &KeyPlace| before.map(|before| !before.contains(place));
-        let mut keys: Vec<(KeyPlace, (u64, Touched))> = self.keys.into_iter().collect();
+        let is_first = |place: &LimitKey| before.map(|before| !before.contains(place));
+        let mut keys: Vec<(LimitKey, (u64, Touched))> = self.keys.into_iter().collect();
         keys.sort_by(|(one, (count, touched)), (other, (than, with))| {
             let by_first = is_first(other).cmp(&is_first(one));
             by_first
@@ -115,7 +115,7 @@ pub(super) struct ComparisonSheet {
     /// Denials of each limit of the other policy.
     limits: BTreeMap<usize, u64>,
     /// The keys of the other policy of which the first one denied a request.
-    denied_before: HashSet<KeyPlace>,
+    denied_before: HashSet<LimitKey>,
 }
 
 impl ComparisonSheet {

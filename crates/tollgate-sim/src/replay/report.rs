@@ -40,7 +40,7 @@ pub struct InputReport {
     pub files: Vec<InputFile>,
     /// All lines that were not empty.
     pub lines: u64,
-    /// Files that ended early, each with the reason. What came before was read.
+    /// Files that ended early, each with the reason and what was read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub damage: Vec<String>,
     /// Lines that could not be read.

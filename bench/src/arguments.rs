@@ -32,9 +32,7 @@ impl Arguments {
                     .map(|flag| format!("--{flag}"))
                     .chain(names.iter().map(|n| format!("--{n} VALUE")))
                     .collect();
-                return Err(
-                    format!("{word} is not accepted here; accepted: {}", accepted.join(", ")).into()
-                );
+                return Err(format!("{word} is not accepted here; accepted: {}", accepted.join(", ")).into());
             }
         }
         Ok(arguments)

@@ -1,4 +1,4 @@
-//! Who is measured: one trait that the loop of every contender implements, and the list of them.
+//! The contenders: one trait that the loop of every contender implements, and the list of them.
 
 use crate::lower_bound::{self, LowerBound};
 use crate::peers::governor::{Direct, Keyed};

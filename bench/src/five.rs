@@ -23,13 +23,13 @@ pub const BURST: u32 = quota::USER.burst;
 /// A request as a server has it.
 #[derive(Debug)]
 pub struct Row {
-    /// Who calls.
+    /// The key of the caller.
     pub api_key: String,
-    /// For whom.
+    /// The tenant of the caller.
     pub tenant: String,
-    /// From where.
+    /// The address of the caller.
     pub address: String,
-    /// What.
+    /// The route that is called.
     pub route: String,
 }
 

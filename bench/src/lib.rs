@@ -16,5 +16,5 @@ pub mod report;
 pub mod target;
 pub mod machine;
 
-/// What ends a program: a message for a person.
+/// The error that ends a program: a message for a person.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;

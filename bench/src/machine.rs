@@ -1,4 +1,4 @@
-//! What a table must say about itself: when, which commit, on which machine, and how busy it was.
+//! The origin of a table: the time, the commit, the machine, and how busy it was.
 
 use std::fs;
 use std::process::Command;

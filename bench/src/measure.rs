@@ -12,7 +12,7 @@ use crate::workload::Sequence;
 pub struct Timing {
     /// Until caches and predictors know the contender again.
     pub warm_up: Duration,
-    /// What counts.
+    /// The time that counts.
     pub measured: Duration,
 }
 
@@ -25,7 +25,7 @@ impl Timing {
         Timing { warm_up: Duration::from_millis(30), measured: Duration::from_millis(80) };
 }
 
-/// What one measurement gave.
+/// The result of one measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
     /// Decisions a second, all threads together.
@@ -34,7 +34,7 @@ pub struct Sample {
     pub admitted: f64,
 }
 
-/// What a piece of work did.
+/// The result of a piece of work.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Step {
     /// Decisions made.

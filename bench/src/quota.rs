@@ -13,7 +13,7 @@ pub struct Quota {
     pub burst: u32,
 }
 
-/// What an API grants each of its users. With a million users no limit of theirs is reached here: nearly all are admitted.
+/// The quota that an API grants each of its users. With a million users no limit of theirs is reached here: nearly all are admitted.
 /// A single hot key reaches it at once: nearly all are denied.
 pub const USER: Quota = Quota { units: 100, seconds: 1, burst: 200 };
 /// Wide enough that even one key hammered from all cores is always admitted, so each decision writes.

@@ -14,7 +14,7 @@ pub struct Cell {
     pub workload: Workload,
     /// How many threads asked.
     pub threads: usize,
-    /// Who answered.
+    /// The contender that answered.
     pub kind: Kind,
     /// Round by round.
     pub samples: Vec<Sample>,

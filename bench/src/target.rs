@@ -1,4 +1,4 @@
-//! What Tollgate promises about its speed beside the others, and whether a run kept it.
+//! The promises about Tollgate's speed beside the others, and whether a run kept them.
 
 use std::fmt::Write as _;
 

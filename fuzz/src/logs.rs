@@ -15,7 +15,7 @@ impl Read for Trickle {
     }
 }
 
-/// What a log says, and what is wrong with it.
+/// The content of a log, and what is wrong with it.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     records: Vec<String>,

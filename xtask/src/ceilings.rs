@@ -2,7 +2,7 @@
 
 use crate::rules::{RULES, Rule};
 
-/// What a rule may count. The ceiling is lowered until it is at the goal.
+/// The most that a rule may count. The ceiling is lowered until it is at the goal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ceiling {
     pub(crate) ceiling: usize,

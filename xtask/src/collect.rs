@@ -8,7 +8,7 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::*;
 
-/// What is in a module.
+/// The names, functions and paths of a module.
 #[derive(Default)]
 pub(crate) struct Facts {
     pub(crate) names: Vec<Name>,
@@ -90,7 +90,7 @@ struct Collector {
     owner: Owner,
 }
 
-/// What a method belongs to.
+/// The owner of a method.
 #[derive(Default)]
 enum Owner {
     #[default]

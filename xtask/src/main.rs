@@ -40,7 +40,7 @@ Usage: cargo xtask package
 Packages every crate that is published, and installs the program from the packages. The table is in target/test-logs.
 ";
 
-/// What the arguments ask for.
+/// The request that the arguments make.
 #[derive(Default)]
 struct Arguments {
     rule: Option<&'static Rule>,

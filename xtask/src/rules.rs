@@ -19,12 +19,12 @@ pub(crate) struct Rule {
     pub check: fn(&Repository) -> Report,
 }
 
-/// What a rule counted.
+/// The count of a rule, and its findings.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub count: usize,
     pub findings: Vec<Finding>,
-    /// What else a reader wants to know, in lines.
+    /// Further lines for the reader.
     pub details: Vec<String>,
 }
 

@@ -162,7 +162,7 @@ fn start(
     })
 }
 
-/// What the step that the others rely on has made ready.
+/// The preparations of the step that the others rely on.
 struct Readiness {
     /// `None` if that step is not chosen: then everything is taken to be there.
     news: Option<Receiver<Needs>>,

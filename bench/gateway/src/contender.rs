@@ -1,4 +1,4 @@
-//! Who is compared, and how each is set up: one worker, connections to the upstream kept, no log of requests, the upstream told the client's
+//! The contenders, and how each is set up: one worker, connections to the upstream kept, no log of requests, the upstream told the client's
 //! address, and a limit by that address (Envoy's local limit has one bucket for all).
 
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::process::{Core, Process, free};
 use crate::{Failure, Options};
 
-/// Who stands between the load and the upstream.
+/// A program between the load and the upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Nobody: what the load and the upstream can do.
@@ -102,7 +102,8 @@ impl Contender {
     fn tollgate(&self, program: &Path, policy: &str, upstream: SocketAddr) -> Result<Process, Failure> {
         let policy = self.file("policy.yaml", policy)?;
         // The load is a client as any other, not a proxy of ours that is told more and believed more.
-        let config = self.file("config.yaml", "trusted_proxies: [192.0.2.1]\nconnections_per_address: 100000\n")?;
+        let config =
+            self.file("config.yaml", "trusted_proxies: [192.0.2.1]\nconnections_per_address: 100000\n")?;
         let (upstream, target) = (format!("http://{upstream}"), self.target.to_string());
         let arguments = [
             "serve",

@@ -11,7 +11,7 @@ use hdrhistogram::Histogram;
 use crate::Failure;
 use crate::poll::Poll;
 
-/// What is asked: as a browser's request, but shorter.
+/// The request: like a browser's, but shorter.
 const REQUEST: &[u8] =
     b"GET /hello?name=world HTTP/1.1\r\nHost: bench.example.com\r\nUser-Agent: bench/1.0\r\n\
 Accept: */*\r\nAccept-Encoding: gzip, deflate\r\n\r\n";
@@ -25,7 +25,7 @@ pub(crate) enum Pace {
     Open { per_second: f64 },
 }
 
-/// What came of a run.
+/// The result of a run.
 pub(crate) struct Outcome {
     /// Answers with 200, and with anything else, in the time that was measured.
     pub(crate) admitted: u64,

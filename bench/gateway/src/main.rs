@@ -14,10 +14,10 @@ mod upstream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What can go wrong, told to whoever started it.
+/// An error, as the user reads it.
 type Failure = Box<dyn std::error::Error>;
 
-/// What the user asked for.
+/// The arguments.
 struct Options {
     rounds: usize,
     duration: Duration,

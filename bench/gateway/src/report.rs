@@ -16,7 +16,7 @@ pub(crate) struct Sample {
     pub(crate) busy: f64,
 }
 
-/// What one contender did in all rounds.
+/// The results of one contender in all rounds.
 #[derive(Debug)]
 struct Row {
     kind: Kind,
@@ -160,7 +160,7 @@ impl Report {
         median(ours.closed.iter().zip(&other.closed).map(|(one, two)| value(one) / value(two)))
     }
 
-    /// What a contender adds to the p99 of asking the upstream itself.
+    /// The time that a contender adds to the p99 of asking the upstream itself.
     fn added(&self, kind: Kind) -> f64 {
         let (Some(row), Some(direct)) = (self.row(kind), self.row(Kind::Direct)) else { return f64::NAN };
         median(row.half.iter().zip(&direct.half).map(|(one, two)| one.p99_us - two.p99_us))

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use crate::Failure;
 use crate::poll::Poll;
 
-/// What it answers.
+/// Its answer.
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nserver: upstream\r\ndate: Sun, 15 Nov 2026 12:00:00 GMT\r\n\
 content-type: text/plain\r\ncontent-length: 14\r\n\r\nHello, world!\n";
 /// The number of the listener in the set; connections have those below.

@@ -34,7 +34,7 @@ const BATCH: usize = 1;
 /// By how much fewer instructions Tollgate's layer is to take.
 const TARGET: f64 = 3.0;
 
-/// What is measured: each case of Tollgate's, and the peer's that it stands beside. The peer tells a quota in two headers, what it is and
+/// The measured cases: each case of Tollgate's, and the peer's that it stands beside. The peer tells a quota in two headers, what it is and
 /// what is left; Tollgate does so in two as well where it is asked for the IETF's alone, and in seven unless it is told otherwise.
 const CASES: [(&str, &str, &str); 6] = [
     ("admitted", "tollgate", "governor"),
@@ -81,7 +81,7 @@ async fn nothing(_: Request<Body>) -> Result<Response<Body>, Infallible> {
     Ok(Response::new(Body::empty()))
 }
 
-/// What runs under callgrind.
+/// The part that runs under callgrind.
 fn run(name: &str, requests: usize) -> Result<(), Failure> {
     let (is_denied, tells) = (name.contains("denied"), name.contains("headers"));
     let expected = if is_denied { 429 } else { 200 };

@@ -13,7 +13,7 @@ const TARGET_NANOS: f64 = 1_000.0;
 /// Decisions between two looks at the clock.
 const CHUNK: usize = 256;
 
-/// Who is measured.
+/// A contender.
 struct Entry {
     name: &'static str,
     five: Box<dyn Five>,

@@ -40,7 +40,7 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// What runs under callgrind: fills the contender, then decides so many times.
+/// Runs under callgrind: fills the contender, then decides so many times.
 fn decide(kind: Kind, decisions: usize) -> Result<(), Failure> {
     // Wide, so that every decision is an admission, however long the emulation takes. The cached clock stands still.
     let contender = kind.build(quota::WIDE, KEYS, &CachedClock::stopped())?;

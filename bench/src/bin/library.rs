@@ -10,7 +10,7 @@ use tollgate_bench::report::{Results, plural, short};
 use tollgate_bench::workload::{self, Workload};
 use tollgate_bench::{Failure, machine, target};
 
-/// What the user asked for.
+/// The arguments.
 struct Plan {
     rounds: usize,
     threads: Vec<usize>,

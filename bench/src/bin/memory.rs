@@ -10,7 +10,7 @@ use tollgate_bench::report::short;
 use tollgate_bench::workload::{self, Sequence};
 use tollgate_bench::{Failure, machine, quota, target};
 
-/// Who keeps exact state for each key, and is measured here.
+/// The contenders that keep exact state for each key.
 const KINDS: &[Kind] =
     &[Kind::GovernorU64, Kind::GovernorString, Kind::Throttlecrab, Kind::LowerBound, Kind::Tollgate];
 /// Most bytes for a key of Tollgate's, at this many keys and more.

@@ -1,4 +1,4 @@
-//! Who is compared, and how each is asked about a key.
+//! The contenders, and how each is asked about a key.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! What the comparisons of the shared store have in common.
+//! The common part of the comparisons of the shared store.
 
 pub mod server;
 pub mod zipf;
 
-/// What can go wrong, told to whoever started it.
+/// An error, as the user reads it.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;

@@ -17,7 +17,7 @@ const UNDER_WAY: usize = 256;
 /// Keys that are asked about.
 const KEYS: u64 = 1_000_000;
 
-/// What a closed loop showed.
+/// The result of a closed loop.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Speed {
     pub(crate) per_second: f64,

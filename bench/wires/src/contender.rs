@@ -1,4 +1,4 @@
-//! Who is compared, and what each is asked: 100 a second, burst 200, for each key.
+//! The contenders, and the question to each: 100 a second, burst 200, for each key.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

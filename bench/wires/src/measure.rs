@@ -103,7 +103,8 @@ async fn verify(contender: &Contender) -> Result<(), Failure> {
         warmup: std::time::Duration::ZERO,
         duration: std::time::Duration::from_millis(500),
     };
-    let summary = tollgate_load::run(&plan, |_| ()).await.map_err(|error| format!("{}: {error}", contender.name))?;
+    let summary =
+        tollgate_load::run(&plan, |_| ()).await.map_err(|error| format!("{}: {error}", contender.name))?;
     // 200 at once and 100 a second; another wire of the same service may have spent some of it just before.
     if summary.allowed > 260 || summary.decisions < 300 || summary.errors > 0 {
         return Err(format!(

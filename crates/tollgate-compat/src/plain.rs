@@ -2,7 +2,7 @@
 //! attribute `domain` names the domain, where there is more than one.
 
 use serde::Serialize;
-use tollgate::{CheckRequest, Source, Ticks, Value};
+use tollgate::{CheckRequest, Source, Ticks};
 
 use crate::active::ActiveConfig;
 use crate::rls::{Answer, Code, CurrentLimit, Descriptor, Refusal, RlsRequest, Status, Unanswerable};
@@ -81,10 +81,7 @@ impl ActiveConfig {
         let mut given = None;
         let mut entries = Vec::new();
         for attribute in request.attributes() {
-            let value = match attribute.value {
-                Value::Text(text) => text.to_owned(),
-                Value::Number(number) => number.to_string(),
-            };
+            let value = attribute.value.to_string();
             if attribute.name == DOMAIN {
                 given = Some(value);
             } else {

@@ -8,11 +8,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::Full;
 use http_body_util::combinators::UnsyncBoxBody;
-use hyper::body::{Frame, SizeHint};
+use hyper::body::SizeHint;
 use tokio::time::{Sleep, sleep};
 
 use crate::answer::{RequestSlots, UpstreamBody};
-use crate::cause::BodyError;
+use crate::cause::{BodyError, FramePoll};
 use crate::trailers;
 
 /// The body of any answer, before and after the limits have processed it.
@@ -36,10 +36,7 @@ impl hyper::body::Body for Body {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> FramePoll {
         match self.get_mut() {
             Body::Text(text) => Pin::new(text).poll_frame(context).map_err(|never| match never {}),
             Body::Download(body) => Pin::new(body).poll_frame(context),
@@ -78,10 +75,7 @@ impl hyper::body::Body for Download {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> FramePoll {
         let this = self.get_mut();
         let mut polled = Pin::new(&mut this.body).poll_frame(context);
         if let Poll::Ready(Some(Ok(frame))) = &mut polled

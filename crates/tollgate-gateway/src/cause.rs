@@ -3,11 +3,16 @@
 
 use std::error::Error;
 use std::io;
+use std::task::Poll;
 
+use bytes::Bytes;
+use hyper::body::Frame;
 use tokio_rustls::rustls;
 
 /// The error of every body in the gateway.
 pub(crate) type BodyError = Box<dyn Error + Send + Sync>;
+/// The answer of a body that is asked for its next frame.
+pub(crate) type FramePoll = Poll<Option<Result<Frame<Bytes>, BodyError>>>;
 
 /// The cause that clients see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -47,7 +47,7 @@ async fn check(upstream: Arc<Upstream>, route: String, plan: HealthPlan, mut sto
             _ = due.tick() => {}
             () = stopped(&mut stop) => return,
         }
-        let asked = tokio::time::timeout(plan.timeout, upstream.look(&plan.path)).await;
+        let asked = tokio::time::timeout(plan.timeout, upstream.check_health(&plan.path)).await;
         let result = match asked {
             Ok(Some(status)) if status.is_success() || status.is_redirection() => CheckResult::Healthy,
             _ => CheckResult::Unhealthy,

@@ -5,16 +5,16 @@ use std::fmt;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Context;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::EXPECT;
 use http::{Request, Response, Version};
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Incoming, SizeHint};
 
 use crate::body::Download;
-use crate::cause::BodyError;
+use crate::cause::{BodyError, FramePoll};
 use crate::failure::UpstreamFailure;
 use crate::fields;
 use crate::listen::{Pace, UpstreamBudget};
@@ -178,10 +178,7 @@ impl Body for ClientResponseBody {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> FramePoll {
         Pin::new(&mut self.0).poll_frame(context)
     }
 

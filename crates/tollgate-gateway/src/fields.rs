@@ -46,7 +46,7 @@ pub(crate) fn of_request(headers: &mut HeaderMap, arrival: &Arrival, reading: &R
     if takes_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
-    tell(headers, arrival, &reading.reader);
+    identify_client(headers, arrival, &reading.reader);
 }
 
 /// Removes the fields whose names the predicate accepts.
@@ -127,7 +127,7 @@ fn named(headers: &HeaderMap, is_kept: impl Fn(&str) -> bool) -> Vec<String> {
 }
 
 /// Writes the fields that identify the client and its request. Values of trusted proxies stay in front.
-fn tell(headers: &mut HeaderMap, arrival: &Arrival, reader: &Reader) {
+fn identify_client(headers: &mut HeaderMap, arrival: &Arrival, reader: &Reader) {
     headers.reserve(FIELDS_WRITTEN);
     let peer = arrival.peer.address.to_canonical();
     let text = peer.to_string();

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::{Body as HttpBody, SizeHint};
 use tollgate::path::loose_path;
 use tollgate_tower::attributes::path::usual;
 use tollgate_tower::graphql::{Graphql, GraphqlLayer, Persisted};
@@ -19,7 +19,7 @@ use tower_service::Service;
 
 use crate::body::{Body, Limited};
 use crate::body_budget::{BodyBudget, BodyReservation};
-use crate::cause::BodyError;
+use crate::cause::{BodyError, FramePoll};
 use crate::disk;
 use crate::graphql::{GraphqlPlan, PersistedPlan};
 use crate::limited::LimitedService;
@@ -153,10 +153,7 @@ impl HttpBody for BudgetedBody {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> FramePoll {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.body).poll_frame(context);
         if let Poll::Ready(Some(Ok(frame))) = &polled

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
-use crate::cause::BodyError;
+use crate::cause::{BodyError, FramePoll};
 use crate::http1::IncomingBody;
 
 /// The body of a request.
@@ -32,10 +32,7 @@ impl Body for RequestBody {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> FramePoll {
         match self.get_mut() {
             RequestBody::Client(body) => Pin::new(body).poll_frame(context),
             RequestBody::Incoming(body) => Pin::new(body).poll_frame(context).map_err(Into::into),

@@ -8,11 +8,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::body::{Body, Frame, SizeHint};
+use hyper::body::{Body, SizeHint};
 use tokio::time::Instant;
 
 use crate::body::Limited;
-use crate::cause::BodyError;
+use crate::cause::{BodyError, FramePoll};
 use crate::listen::{ConnectionActivity, WRITE_TIMEOUT};
 
 /// How long an HTTP/2 connection may last without a request.
@@ -127,10 +127,7 @@ impl Body for ActiveBody {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> FramePoll {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.body).poll_frame(context);
         this.request.polled(&polled);

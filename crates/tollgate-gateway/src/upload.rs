@@ -11,12 +11,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::TRAILER;
-use hyper::body::{Body, Frame, SizeHint};
+use hyper::body::{Body, SizeHint};
 use tokio::time::Instant;
 use tollgate_tower::HeldPermits;
 
 use crate::body_budget::BodyBudget;
-use crate::cause::BodyError;
+use crate::cause::{BodyError, FramePoll};
 use crate::listen::Pace;
 use crate::request_body::RequestBody;
 use crate::shares::{ClientShares, Full, ShareOwner};
@@ -252,10 +252,7 @@ impl Body for UploadBody {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> FramePoll {
         let this = self.get_mut();
         let Some(shared) = &this.shared else { return Poll::Ready(None) };
         if this.taken.is_none() {

@@ -292,7 +292,7 @@ impl Upstream {
     }
 
     /// Sends a health check on a connection of its own. Returns its status.
-    pub(crate) async fn look(&self, path: &str) -> Option<StatusCode> {
+    pub(crate) async fn check_health(&self, path: &str) -> Option<StatusCode> {
         let request = Request::get(path).header(USER_AGENT, HEALTH_AGENT);
         let (parts, ()) = request.body(()).ok()?.into_parts();
         let (upload, client) = (Upload::empty(), ShareOwner::Many);

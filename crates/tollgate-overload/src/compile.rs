@@ -18,7 +18,6 @@ use crate::worker::WorkerSettings;
 /// Maximum number of priority rules.
 pub const PRIORITY_RULES_MAX: usize = 1_000;
 const SECTION: &str = "a table with some of priorities, fleet, worker, concurrency, rate, queue";
-const MODES: [(&str, Mode); 3] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
 /// The longest time of any setting.
 const TIME_MAX: Ticks = Ticks::from_secs(3_600);
 
@@ -153,7 +152,7 @@ fn fleet(fields: Fields<'_>, report: &mut Report) -> Option<FleetSettings> {
     let reserve = share(fields, "reserve", (1, 990), report).unwrap_or(200);
     let scopes = [("fleet", FleetScope::Fleet), ("node", FleetScope::Node)];
     let scope = fields.choice("scope", &scopes, report).unwrap_or_default();
-    let mode = fields.choice("mode", &MODES, report).unwrap_or_default();
+    let mode = fields.choice("mode", &Mode::NAMED, report).unwrap_or_default();
     let settings = FleetSettings { capacity: rate_of(fields, "capacity", report)?, reserve, scope, mode };
     // An invalid quota is reported here, so that the shedder of a compiled plan can be built.
     if let Err(error) = FleetShedder::new(settings.clone()) {
@@ -181,7 +180,7 @@ fn worker(fields: Fields<'_>, report: &mut Report) -> Option<WorkerSettings> {
         shed_over: time(fields, "shed_over", Ticks::from_secs(1), report).unwrap_or(default.shed_over),
         restore_over: time(fields, "restore_over", Ticks::from_secs(1), report)
             .unwrap_or(default.restore_over),
-        mode: fields.choice("mode", &MODES, report).unwrap_or_default(),
+        mode: fields.choice("mode", &Mode::NAMED, report).unwrap_or_default(),
     };
     if settings.restore_below >= settings.shed_above {
         let message = "not below shed_above: it would shed and restore in turn";
@@ -230,7 +229,7 @@ fn concurrency(fields: Fields<'_>, report: &mut Report) -> Option<LimitSettings>
         window,
         window_max: default.window_max.max(window),
         timeout: time(fields, "timeout", Ticks::from_millis(1), report).unwrap_or(default.timeout),
-        mode: fields.choice("mode", &MODES, report).unwrap_or_default(),
+        mode: fields.choice("mode", &Mode::NAMED, report).unwrap_or_default(),
         ..default
     })
 }
@@ -268,7 +267,7 @@ fn adaptive_rate(fields: Fields<'_>, report: &mut Report) -> Option<RateSettings
         // A fiftieth of the range per window, so that any rate is reached within about a minute.
         step: (max.min(initial.saturating_mul(10)) / 50).max(1),
         window: time(fields, "window", Ticks::from_millis(100), report).unwrap_or(default.window),
-        mode: fields.choice("mode", &MODES, report).unwrap_or_default(),
+        mode: fields.choice("mode", &Mode::NAMED, report).unwrap_or_default(),
         ..default
     })
 }
@@ -289,7 +288,7 @@ fn queue(fields: Fields<'_>, report: &mut Report) -> Option<QueueSettings> {
         size: size.and_then(|size| usize::try_from(size).ok()),
         target,
         interval,
-        mode: fields.choice("mode", &MODES, report).unwrap_or_default(),
+        mode: fields.choice("mode", &Mode::NAMED, report).unwrap_or_default(),
     })
 }
 

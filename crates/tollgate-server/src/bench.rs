@@ -7,35 +7,28 @@ use std::time::Duration;
 use serde::Serialize;
 use tollgate_load::{LoadError, LoadRequest, Pace, Plan, Summary, plot};
 
+use crate::SUCCESS;
 use crate::announcement;
 use crate::cli::{BenchArguments, LoadProtocol};
 use crate::console::Console;
-use crate::{SUCCESS, USAGE};
+use crate::operate::blocking;
 
 /// The loads of a sweep, in per cent of what a closed loop reaches.
 const SWEEP: [u64; 8] = [5, 10, 20, 40, 60, 80, 90, 95];
 
 /// Runs the load generator.
-pub(crate) fn run(arguments: &BenchArguments, console: &mut Console) -> u8 {
+///
+/// # Errors
+/// When the server cannot be loaded, or is another machine.
+pub(crate) fn run(arguments: &BenchArguments, console: &mut Console) -> Result<u8, String> {
     let target = arguments.to.unwrap_or_else(|| default_address(arguments.wire));
     if !target.ip().is_loopback() && !arguments.remote {
-        console.error(format_args!(
+        return Err(format!(
             "{target} is another machine, and this command puts it under load; add --remote if that machine is yours to load"
         ));
-        return USAGE;
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let ended = match runtime {
-        Ok(runtime) => runtime.block_on(carried_out(arguments, target, console)),
-        Err(error) => Err(LoadError::Ended(error.to_string())),
-    };
-    match ended {
-        Ok(()) => SUCCESS,
-        Err(error) => {
-            console.error(error);
-            USAGE
-        }
-    }
+    let loaded = blocking(loaded(arguments, target, console))?;
+    loaded.map(|()| SUCCESS).map_err(|error| error.to_string())
 }
 
 /// The address of the newest server on this machine, else the protocol's usual one.
@@ -57,7 +50,7 @@ fn default_address(protocol: LoadProtocol) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
 }
 
-async fn carried_out(
+async fn loaded(
     arguments: &BenchArguments,
     target: SocketAddr,
     console: &mut Console,

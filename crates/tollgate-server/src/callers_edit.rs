@@ -5,16 +5,16 @@ use std::fs;
 use std::io::{BufRead, Write};
 use std::path::Path;
 
-use tollgate::CredentialDigest;
+use tollgate::{CredentialDigest, Value};
 use tollgate_tower::attributes::callers::{
     CALLERS_MAX, CallerEntry, attribute_problem, credential_problem, entries,
 };
 
 use crate::callers::read;
-use crate::cli::{CallersCommand, GivenAttribute, GivenValue, ListCallersArguments};
+use crate::cli::{CallersCommand, GivenAttribute, ListCallersArguments};
 use crate::console::Console;
 use crate::disk::{self, DiskError};
-use crate::{FAILURE, SUCCESS, USAGE};
+use crate::{FAILURE, SUCCESS};
 
 /// The beginning of a new file.
 const HEAD: &str = "# Known callers: each credential, as its SHA-256, and the attributes of its caller. `tollgate callers` edits this file.
@@ -22,8 +22,11 @@ callers:
 ";
 
 /// Runs one of the commands, and returns its exit status.
-pub(crate) fn run(command: &CallersCommand, console: &mut Console) -> u8 {
-    let done = match command {
+///
+/// # Errors
+/// When the file or an argument cannot be used.
+pub(crate) fn run(command: &CallersCommand, console: &mut Console) -> Result<u8, String> {
+    let Edited { lines, status } = match command {
         CallersCommand::Add(add) => {
             secret(add.credential.as_deref()).and_then(|secret| added(&add.file, &secret, &add.attributes))
         }
@@ -31,17 +34,9 @@ pub(crate) fn run(command: &CallersCommand, console: &mut Console) -> u8 {
             secret(remove.credential.as_deref()).and_then(|secret| removed(&remove.file, &secret))
         }
         CallersCommand::List(list) => listed(list),
-    };
-    match done {
-        Ok(Edited { lines, status }) => {
-            lines.iter().for_each(|line| console.line(line));
-            status
-        }
-        Err(problem) => {
-            console.error(problem);
-            USAGE
-        }
-    }
+    }?;
+    lines.iter().for_each(|line| console.line(line));
+    Ok(status)
 }
 
 struct Edited {
@@ -120,10 +115,7 @@ fn added(path: &Path, secret: &str, attributes: &[GivenAttribute]) -> Result<Edi
         if attributes.iter().take(index).any(|before| before.name == attribute.name) {
             return Err(format!("{} is given twice; name each attribute once", attribute.name));
         }
-        let value = match &attribute.value {
-            GivenValue::Text(text) => text.clone(),
-            GivenValue::Number(number) => number.to_string(),
-        };
+        let value = Value::from(&attribute.value).to_string();
         if let Some(problem) = attribute_problem(&attribute.name, &value) {
             return Err(format!("{}: {problem}", attribute.name));
         }

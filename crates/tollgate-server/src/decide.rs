@@ -2,11 +2,11 @@
 
 use tollgate::{CheckRequest, Clock, Engine, HeaderPolicy, MemoryStore, RequestError};
 
-use crate::cli::{DecideArguments, GivenValue};
+use crate::cli::DecideArguments;
 use crate::console::Console;
 use crate::decision_json::{Decided, Hold};
 use crate::policy_file;
-use crate::{FAILURE, SUCCESS, USAGE};
+use crate::{FAILURE, SUCCESS};
 
 mod table;
 
@@ -16,27 +16,21 @@ use table::DecisionTable;
 const MEMORY_BYTES: u64 = 4 << 20;
 
 /// Decides, and returns whether all requests were allowed.
-pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> u8 {
-    let loaded = match policy_file::load(arguments.policy.as_ref()) {
-        Ok(loaded) => loaded,
-        Err(error) => return fail(console, error),
-    };
-    let request = match request(arguments) {
-        Ok(request) => request,
-        Err(error) => return fail(console, error),
-    };
+///
+/// # Errors
+/// When nothing could be decided.
+pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> Result<u8, String> {
+    let loaded = policy_file::load(arguments.policy.as_ref()).map_err(|error| error.to_string())?;
+    let request = request(arguments).map_err(|error| error.to_string())?;
     if !loaded.warnings.is_empty() {
         console.problem(&loaded.warnings);
     }
     if let Some(compat) = loaded.rules.compat() {
         let format = compat.format().name();
-        return fail(
-            console,
-            format_args!(
-                "{}: {format} are decided by a server: start one with `tollgate serve`, and ask POST /json",
-                loaded.name
-            ),
-        );
+        return Err(format!(
+            "{}: {format} are decided by a server: start one with `tollgate serve`, and ask POST /json",
+            loaded.name
+        ));
     }
     let start = arguments.at.unwrap_or_else(|| Clock::precise().now());
     let store = MemoryStore::new(MEMORY_BYTES, start);
@@ -45,7 +39,7 @@ pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> u8 {
     let mut table = DecisionTable::default();
     let mut status = SUCCESS;
     for _ in 0..arguments.times {
-        let Ok(decision) = engine.try_check(&request, now) else { return FAILURE }; // Memory never waits.
+        let Ok(decision) = engine.try_check(&request, now) else { return Ok(FAILURE) }; // Memory never waits.
         if !decision.is_allowed() {
             status = FAILURE;
         }
@@ -56,28 +50,20 @@ pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> u8 {
             table.row(&decision, now.since(start), console);
         }
         if console.is_closed() {
-            return status;
+            return Ok(status);
         }
         now = now + arguments.every;
     }
     if !arguments.json {
         table.end(console);
     }
-    status
-}
-
-fn fail(console: &mut Console, error: impl std::fmt::Display) -> u8 {
-    console.error(error);
-    USAGE
+    Ok(status)
 }
 
 fn request(arguments: &DecideArguments) -> Result<CheckRequest<'_>, RequestError> {
     let mut request = CheckRequest::new();
     for attribute in &arguments.attributes {
-        request = match &attribute.value {
-            GivenValue::Text(text) => request.with(&attribute.name, text)?,
-            GivenValue::Number(number) => request.with(&attribute.name, *number)?,
-        };
+        request.push(&attribute.name, &attribute.value)?;
     }
     request.cost(arguments.cost)
 }

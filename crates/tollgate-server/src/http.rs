@@ -20,7 +20,6 @@ pub(crate) use connection::connection;
 pub(crate) mod fuzzing {
     use crate::request_json::JsonRequest;
     use crate::rls::json;
-    use tollgate::Value;
 
     /// The attributes of a request as text, and its cost; or why it is invalid.
     ///
@@ -29,12 +28,9 @@ pub(crate) mod fuzzing {
     pub fn check_request(bytes: &[u8]) -> Result<(Vec<(String, String)>, u64), String> {
         let json_request = JsonRequest::check(bytes).map_err(|problem| problem.detail)?;
         let request = json_request.request().map_err(|error| error.to_string())?;
-        let text = |value| match value {
-            Value::Text(text) => text.to_owned(),
-            Value::Number(number) => number.to_string(),
-        };
         let attributes = request.attributes().iter();
-        Ok((attributes.map(|given| (given.name.to_owned(), text(given.value))).collect(), request.units()))
+        let texts = attributes.map(|given| (given.name.to_owned(), given.value.to_string())).collect();
+        Ok((texts, request.units()))
     }
 
     /// No body of `/json` causes a panic. A valid one is answered.

@@ -156,8 +156,7 @@ impl Identity {
             {
                 Counted { address, ipv6_prefix: self.ipv6_prefix }.to_string()
             }
-            Value::Text(text) => text.to_owned(),
-            Value::Number(number) => number.to_string(),
+            value => value.to_string(),
         };
         Some(text).filter(|text| !text.is_empty())
     }

@@ -88,11 +88,11 @@ mod config_check;
 mod policy_check;
 mod policy_convert;
 mod callers_edit;
+mod operate;
 mod store_check;
 mod decide;
 mod simulate;
 mod bench;
-mod operate;
 mod replay;
 mod suggest;
 mod policy_diff;
@@ -137,21 +137,26 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     for warning in environment::warnings(names, &environment::known(&Cli::arranged())) {
         console.warning(warning);
     }
-    ExitCode::from(carried_out(cli.command, &mut console))
+    let status = carried_out(cli.command, &mut console).unwrap_or_else(|problem| {
+        console.error(problem);
+        USAGE
+    });
+    ExitCode::from(status)
 }
 
-fn carried_out(command: Command, console: &mut Console) -> u8 {
-    match command {
+/// Carries out a command, and returns its exit status, or why it could not be carried out.
+fn carried_out(command: Command, console: &mut Console) -> Result<u8, String> {
+    Ok(match command {
         Command::Serve(arguments) => serve::run(&arguments, console),
         Command::Init(arguments) => init::run(&arguments, console),
         Command::Policy { command: PolicyCommand::Check(arguments) } => {
-            policy_check::run(&arguments, console)
+            policy_check::run(&arguments, console)?
         }
-        Command::Policy { command: PolicyCommand::Diff(arguments) } => policy_diff::run(&arguments, console),
+        Command::Policy { command: PolicyCommand::Diff(arguments) } => policy_diff::run(&arguments, console)?,
         Command::Policy { command: PolicyCommand::Convert(arguments) } => {
             policy_convert::run(&arguments, console)
         }
-        Command::Policy { command: PolicyCommand::Test(arguments) } => policy_test::run(&arguments, console),
+        Command::Policy { command: PolicyCommand::Test(arguments) } => policy_test::run(&arguments, console)?,
         Command::Policy { command: PolicyCommand::Schema(arguments) } => {
             schema::print(if arguments.test { schema::TEST } else { schema::POLICY }, console)
         }
@@ -159,15 +164,15 @@ fn carried_out(command: Command, console: &mut Console) -> u8 {
             config_check::run(&arguments, console)
         }
         Command::Config { command: ConfigCommand::Schema } => schema::print(schema::CONFIG, console),
-        Command::Callers { command } => callers_edit::run(&command, console),
-        Command::Store { command: StoreCommand::Check(arguments) } => store_check::run(&arguments, console),
-        Command::Decide(arguments) => decide::run(&arguments, console),
+        Command::Callers { command } => callers_edit::run(&command, console)?,
+        Command::Store { command: StoreCommand::Check(arguments) } => store_check::run(&arguments, console)?,
+        Command::Decide(arguments) => decide::run(&arguments, console)?,
         Command::Replay(arguments) => replay::run(&arguments, console),
         Command::Suggest(arguments) => suggest::run(&arguments, console),
-        Command::Simulate { command } => simulate::run(&command, console),
-        Command::Bench(arguments) => bench::run(&arguments, console),
-        Command::Operate(command) => operate::run(&command, console),
+        Command::Simulate { command } => simulate::run(&command, console)?,
+        Command::Bench(arguments) => bench::run(&arguments, console)?,
+        Command::Operate(command) => operate::run(&command, console)?,
         Command::Completions(arguments) => shell::completions(&arguments, console),
         Command::Man(arguments) => shell::man(&arguments, console),
-    }
+    })
 }

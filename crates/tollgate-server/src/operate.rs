@@ -19,41 +19,39 @@ use crate::cli::{
 use crate::console::Console;
 use crate::disk::plain_cause;
 use crate::text::plain;
-use crate::{FAILURE, SUCCESS, USAGE};
+use crate::{FAILURE, SUCCESS};
 
 /// Runs one of the commands, and returns its exit status.
-pub(crate) fn run(command: &OperateCommand, console: &mut Console) -> u8 {
-    blocking(console, async |console| match command {
-        OperateCommand::Top(arguments) => monitor::top(arguments, console).await,
-        OperateCommand::Tail(arguments) => monitor::tail(arguments, console).await,
-        _ => once(command, console).await,
-    })
+///
+/// # Errors
+/// When the server could not be asked, or refused.
+pub(crate) fn run(command: &OperateCommand, console: &mut Console) -> Result<u8, String> {
+    blocking(async {
+        match command {
+            OperateCommand::Top(arguments) => monitor::top(arguments, console).await,
+            OperateCommand::Tail(arguments) => monitor::tail(arguments, console).await,
+            _ => once(command, console).await,
+        }
+    })?
 }
 
 /// Runs an asynchronous command to its end.
-pub(crate) fn blocking(
-    console: &mut Console,
-    conversation: impl AsyncFnOnce(&mut Console) -> Result<u8, String>,
-) -> u8 {
+///
+/// # Errors
+/// When the system gives no runtime.
+pub(crate) fn blocking<F: Future>(command: F) -> Result<F::Output, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let ended = match runtime {
-        Ok(runtime) => runtime.block_on(conversation(console)),
-        Err(error) => Err(format!("the system gives no runtime: {}", plain_cause(&error))),
-    };
-    match ended {
-        Ok(status) => status,
-        Err(problem) => {
-            console.error(problem);
-            USAGE
-        }
-    }
+    let runtime = runtime.map_err(|error| {
+        format!("the system gives no runtime: {}; free some resources and try again", plain_cause(&error))
+    })?;
+    Ok(runtime.block_on(command))
 }
 
 /// Sends one request, and prints its answer.
 async fn once(command: &OperateCommand, console: &mut Console) -> Result<u8, String> {
-    let AdminRequest { server, method, path, body, show } = admin_request(command)?;
+    let AdminRequest { server, method, path, body, show, is_change } = admin_request(command)?;
     let client = Client::new(server)?;
-    if is_change(command) {
+    if is_change {
         client.is_meant()?;
     }
     let answer = client.call(method, &path, body.as_ref()).await?;
@@ -82,91 +80,95 @@ async fn once(command: &OperateCommand, console: &mut Console) -> Result<u8, Str
     Ok(if is_void || is_denied || is_unknown { FAILURE } else { SUCCESS })
 }
 
-/// Whether a command changes the server.
-const fn is_change(command: &OperateCommand) -> bool {
-    match command {
-        OperateCommand::Get(_) | OperateCommand::Explain(_) | OperateCommand::Limits(_) => false,
-        OperateCommand::Top(_) | OperateCommand::Tail(_) => false,
-        OperateCommand::Audit(_) | OperateCommand::Fleet(_) => false,
-        OperateCommand::Reset(_) | OperateCommand::Block(_) | OperateCommand::Unblock(_) => true,
-        OperateCommand::Kill(_) | OperateCommand::Shadow(_) | OperateCommand::Percent(_) => true,
-        OperateCommand::Restore(_) | OperateCommand::Reload(_) => true,
-    }
-}
-
 struct AdminRequest<'a> {
     server: &'a ServerArguments,
     method: &'static str,
     path: String,
     body: Option<Value>,
-    show: fn(&Value, &mut Console),
+    show: Show,
+    /// Whether it changes the server.
+    is_change: bool,
+}
+
+/// Prints an answer.
+type Show = fn(&Value, &mut Console);
+
+impl<'a> AdminRequest<'a> {
+    fn get(server: &'a ServerArguments, path: &str, show: Show) -> Self {
+        Self { server, method: "GET", path: path.to_owned(), body: None, show, is_change: false }
+    }
+
+    /// A request whose body says what it is about.
+    fn ask(server: &'a ServerArguments, path: &str, body: Value, show: Show) -> Self {
+        Self { method: "POST", body: Some(body), ..Self::get(server, path, show) }
+    }
+
+    fn change(server: &'a ServerArguments, path: &str, body: Value, show: Show) -> Self {
+        Self { is_change: true, ..Self::ask(server, path, body, show) }
+    }
 }
 
 fn admin_request(command: &OperateCommand) -> Result<AdminRequest<'_>, String> {
-    let get = |server, path: &str, show| AdminRequest {
-        server,
-        method: "GET",
-        path: path.to_owned(),
-        body: None,
-        show,
-    };
-    let post = |server, path: &str, body, show| AdminRequest {
-        server,
-        method: "POST",
-        path: path.to_owned(),
-        body: Some(body),
-        show,
-    };
     Ok(match command {
         OperateCommand::Get(get) => {
             let body = json!({ "attributes": attributes(&get.key.attributes)? });
-            post(&get.key.server, &format!("/admin/v1/get?{}", get.nodes.query()), body, show::state)
+            AdminRequest::ask(
+                &get.key.server,
+                &format!("/admin/v1/get?{}", get.nodes.query()),
+                body,
+                show::state,
+            )
         }
         OperateCommand::Explain(explain) => {
             let body = json!({ "attributes": attributes(&explain.attributes)?, "cost": explain.cost });
             let path = format!("/admin/v1/explain?{}", explain.nodes.query());
-            post(&explain.server, &path, body, show::explanation)
+            AdminRequest::ask(&explain.server, &path, body, show::explanation)
         }
         OperateCommand::Reset(reset) => {
             let body = json!({ "attributes": attributes(&reset.key.attributes)?, "limits": reset.limits });
-            post(&reset.key.server, "/admin/v1/reset", body, show::reset)
+            AdminRequest::change(&reset.key.server, "/admin/v1/reset", body, show::reset)
         }
         OperateCommand::Block(block) => {
             let body = json!({
                 "attributes": attributes(&block.key.attributes)?, "for": block.lasting, "note": block.note,
                 "anyway": block.anyway,
             });
-            post(&block.key.server, "/admin/v1/block", body, show::block)
+            AdminRequest::change(&block.key.server, "/admin/v1/block", body, show::block)
         }
         OperateCommand::Unblock(key) => {
             let body = json!({ "attributes": attributes(&key.attributes)? });
-            post(&key.server, "/admin/v1/unblock", body, show::unblocked)
+            AdminRequest::change(&key.server, "/admin/v1/unblock", body, show::unblocked)
         }
-        OperateCommand::Kill(kill) => post(&kill.server, "/admin/v1/kill", override_body(kill), show::ruled),
+        OperateCommand::Kill(kill) => {
+            AdminRequest::change(&kill.server, "/admin/v1/kill", override_body(kill), show::overridden)
+        }
         OperateCommand::Shadow(shadow) => {
-            post(&shadow.server, "/admin/v1/shadow", override_body(shadow), show::ruled)
+            AdminRequest::change(&shadow.server, "/admin/v1/shadow", override_body(shadow), show::overridden)
         }
         OperateCommand::Percent(percent) => {
             let body = json!({
                 "limit": percent.limit, "all": percent.all, "percent": percent.percent, "for": percent.lasting,
                 "note": percent.note,
             });
-            post(&percent.server, "/admin/v1/percent", body, show::ruled)
+            AdminRequest::change(&percent.server, "/admin/v1/percent", body, show::overridden)
         }
         OperateCommand::Restore(restore) => {
             let scope = &restore.scope;
             let body = json!({ "limit": scope.limit, "all": scope.all, "overload": scope.overload });
-            post(&restore.server, "/admin/v1/restore", body, show::restored)
+            AdminRequest::change(&restore.server, "/admin/v1/restore", body, show::restored)
         }
-        OperateCommand::Reload(reload) => {
-            post(&reload.server, "/admin/v1/reload", json!({ "force": reload.force }), show::reloaded)
-        }
-        OperateCommand::Limits(list) => get(&list.server, "/admin/v1/limits", show::limits),
+        OperateCommand::Reload(reload) => AdminRequest::change(
+            &reload.server,
+            "/admin/v1/reload",
+            json!({ "force": reload.force }),
+            show::reloaded,
+        ),
+        OperateCommand::Limits(list) => AdminRequest::get(&list.server, "/admin/v1/limits", show::limits),
         OperateCommand::Audit(audit) => {
             let path = format!("/admin/v1/audit?limit=1000&{}", audit.nodes.query());
-            get(&audit.server, &path, show::audit)
+            AdminRequest::get(&audit.server, &path, show::audit)
         }
-        OperateCommand::Fleet(list) => get(&list.server, "/admin/v1/fleet", show::fleet),
+        OperateCommand::Fleet(list) => AdminRequest::get(&list.server, "/admin/v1/fleet", show::fleet),
         OperateCommand::Top(_) | OperateCommand::Tail(_) => {
             return Err("a live view is more than one question".to_owned());
         }

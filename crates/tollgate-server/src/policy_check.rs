@@ -14,18 +14,15 @@ use crate::policy_file::{self, Loaded, PolicyFileError};
 use crate::policy_spelling::misspelt;
 use crate::policy_warnings::{Doubts, Ends, UntrustedAttributes, exceptions};
 use crate::text::counted;
-use crate::{FAILURE, SUCCESS, USAGE};
+use crate::{FAILURE, SUCCESS};
 
 /// Checks every file, even if others have problems.
-pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
+///
+/// # Errors
+/// When the config cannot be used.
+pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> Result<u8, String> {
     let mut status = SUCCESS;
-    let (reader, ends) = match reader(arguments) {
-        Ok(read) => read,
-        Err(problem) => {
-            console.error(problem);
-            return USAGE;
-        }
-    };
+    let (reader, ends) = reader(arguments)?;
     let (identity, strangers) = (Identity::of(&reader), UntrustedAttributes::of(&reader));
     let mut reports = Vec::new();
     let mut described = false;
@@ -57,7 +54,7 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
     if arguments.json {
         console.line(serde_json::json!({ "files": reports }));
     }
-    status
+    Ok(status)
 }
 
 /// A file, and what may be wrong with it although it compiles.

@@ -19,33 +19,21 @@ use crate::policy_file::Rules;
 use crate::replay;
 use crate::service::comparison::{ChangedCount, ChangedKey, Tallied};
 use crate::text::plain;
-use crate::{FAILURE, SUCCESS, USAGE};
+use crate::{FAILURE, SUCCESS};
 
 /// How often the state of a comparison on a server is polled.
 const POLL: Duration = Duration::from_millis(500);
 
 /// Compares, and returns whether anything differs.
-pub(crate) fn run(arguments: &DiffArguments, console: &mut Console) -> u8 {
+///
+/// # Errors
+/// When the policies cannot be compared.
+pub(crate) fn run(arguments: &DiffArguments, console: &mut Console) -> Result<u8, String> {
     match (arguments.live, &arguments.files[..]) {
-        (false, [old, new]) => match here(old, new, arguments, console) {
-            Ok(status) => status,
-            Err(problem) => {
-                console.error(problem);
-                USAGE
-            }
-        },
-        (true, [new]) => {
-            blocking(console, async |console| compare_with_server(new, arguments, console).await)
-        }
-        (compare_with_server, _) => {
-            let accepted = if compare_with_server {
-                "policy diff NEW --live"
-            } else {
-                "policy diff OLD NEW, or policy diff NEW --live"
-            };
-            console.error(format_args!("accepted: {accepted}"));
-            USAGE
-        }
+        (false, [old, new]) => here(old, new, arguments, console),
+        (true, [new]) => blocking(compare_with_server(new, arguments, console))?,
+        (true, _) => Err("accepted: policy diff NEW --live".to_owned()),
+        (false, _) => Err("accepted: policy diff OLD NEW, or policy diff NEW --live".to_owned()),
     }
 }
 

@@ -22,9 +22,13 @@ use file::{TestCase, TestFile};
 use report::FileResult;
 
 /// Tests every file, and returns whether all cases pass.
-pub(crate) fn run(arguments: &TestArguments, console: &mut Console) -> u8 {
+///
+/// # Errors
+/// When nothing was tested or recorded.
+pub(crate) fn run(arguments: &TestArguments, console: &mut Console) -> Result<u8, String> {
     if arguments.record {
-        return recorded(arguments, console);
+        console.text(record::recorded(arguments)?);
+        return Ok(SUCCESS);
     }
     let files: Vec<FileResult> = arguments.files.iter().map(|path| tested(path, arguments)).collect();
     if arguments.json {
@@ -35,34 +39,18 @@ pub(crate) fn run(arguments: &TestArguments, console: &mut Console) -> u8 {
     if let Some(path) = &arguments.junit
         && let Err(error) = std::fs::write(path, junit::document(&files))
     {
-        console.error(format_args!("{}: {error}; name a file that can be written", path.display()));
-        return USAGE;
+        return Err(format!("{}: {error}; name a file that can be written", path.display()));
     }
     let (passed, failed) = report::counts(&files);
     if files.iter().any(|file| file.outcome.is_err()) {
-        return USAGE;
+        return Ok(USAGE);
     }
     // A run without a case has tested nothing.
     if passed + failed == 0 {
         let filter = arguments.filter.as_deref().unwrap_or_default();
-        console.error(format_args!("--filter: no case has {filter:?} in its name; accepted: a part of one"));
-        return USAGE;
+        return Err(format!("--filter: no case has {filter:?} in its name; accepted: a part of one"));
     }
-    if failed == 0 { SUCCESS } else { FAILURE }
-}
-
-/// Writes a test of a log.
-fn recorded(arguments: &TestArguments, console: &mut Console) -> u8 {
-    match record::recorded(arguments) {
-        Ok(text) => {
-            console.text(text);
-            SUCCESS
-        }
-        Err(problem) => {
-            console.error(problem);
-            USAGE
-        }
-    }
+    Ok(if failed == 0 { SUCCESS } else { FAILURE })
 }
 
 /// Tests one file.

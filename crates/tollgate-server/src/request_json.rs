@@ -29,7 +29,7 @@ const QUOTED_MAX: usize = 60;
 /// A caller's request as it was written. Text without escapes is borrowed from the body.
 #[derive(Debug, Default)]
 pub(crate) struct JsonRequest<'b> {
-    attributes: Vec<(Cow<'b, str>, Given<'b>)>,
+    attributes: Named<'b>,
     cost: Option<u64>,
     lifetime_ms: Option<u64>,
     /// For a report: the status that the request ended with, or whether it failed.
@@ -76,17 +76,19 @@ impl<'b> JsonRequest<'b> {
     /// # Errors
     /// When a bound is exceeded.
     pub(crate) fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
-        self.priced(request_of(&self.attributes)?)
+        let mut request = CheckRequest::new();
+        self.attributes.pairs().try_for_each(|(name, value)| request.push(name, value))?;
+        self.priced(request)
     }
 
     /// Identifies the caller.
     pub(crate) fn known(&self, identity: &Identity) -> Identified {
-        identity.identify(pairs(&self.attributes), AttributeOrigin::Trusted)
+        self.attributes.known(identity)
     }
 
     /// Its attributes as they were sent.
     pub(crate) fn given(&self) -> Vec<(&str, Value<'_>)> {
-        pairs(&self.attributes).collect()
+        self.attributes.given()
     }
 
     /// The request for the engine, with the identity applied.
@@ -94,7 +96,7 @@ impl<'b> JsonRequest<'b> {
     /// # Errors
     /// When a bound is exceeded.
     pub(crate) fn request_of<'r>(&'r self, known: &'r Identified) -> Result<CheckRequest<'r>, RequestError> {
-        self.priced(known.request(pairs(&self.attributes))?)
+        self.priced(self.attributes.request_of(known)?)
     }
 
     /// The request with its cost.
@@ -114,34 +116,19 @@ impl<'b> JsonRequest<'b> {
     }
 }
 
-fn request_of<'a>(attributes: &'a [(Cow<'_, str>, Given<'_>)]) -> Result<CheckRequest<'a>, RequestError> {
-    let mut request = CheckRequest::new();
-    for (name, value) in pairs(attributes) {
-        request.push(name, value)?;
-    }
-    Ok(request)
-}
-
-fn pairs<'a>(attributes: &'a [(Cow<'_, str>, Given<'_>)]) -> impl Iterator<Item = (&'a str, Value<'a>)> {
-    attributes.iter().map(|(name, given)| match given {
-        Given::Text(text) => (&**name, Value::Text(text)),
-        Given::Number(number) => (&**name, Value::Number(*number)),
-    })
-}
-
-/// Attributes as a part of another document, read as strictly as those of a check.
-#[derive(Debug)]
+/// Attributes, each at most once.
+#[derive(Debug, Default)]
 pub(crate) struct Named<'b>(Vec<(Cow<'b, str>, Given<'b>)>);
 
 impl Named<'_> {
     /// Identifies the caller that they name.
     pub(crate) fn known(&self, identity: &Identity) -> Identified {
-        identity.identify(pairs(&self.0), AttributeOrigin::Trusted)
+        identity.identify(self.pairs(), AttributeOrigin::Trusted)
     }
 
     /// The attributes as they were sent.
     pub(crate) fn given(&self) -> Vec<(&str, Value<'_>)> {
-        pairs(&self.0).collect()
+        self.pairs().collect()
     }
 
     /// A request with the identity applied.
@@ -149,7 +136,14 @@ impl Named<'_> {
     /// # Errors
     /// When a bound is exceeded.
     pub(crate) fn request_of<'r>(&'r self, known: &'r Identified) -> Result<CheckRequest<'r>, RequestError> {
-        known.request(pairs(&self.0))
+        known.request(self.pairs())
+    }
+
+    fn pairs(&self) -> impl Iterator<Item = (&str, Value<'_>)> {
+        self.0.iter().map(|(name, given)| match given {
+            Given::Text(text) => (&**name, Value::Text(text)),
+            Given::Number(number) => (&**name, Value::Number(*number)),
+        })
     }
 }
 
@@ -262,7 +256,7 @@ impl<'de> Visitor<'de> for Form {
             }
         }
         match attributes {
-            Some(attributes) => question.attributes = attributes,
+            Some(attributes) => question.attributes = Named(attributes),
             None if matches!(self, Form::Settlement | Form::Report) => {}
             None => {
                 return Err(A::Error::custom("attributes: missing; accepted: an object, which may be empty"));

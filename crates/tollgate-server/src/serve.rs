@@ -138,7 +138,7 @@ async fn serve(mut prepared: Prepared, console: &mut Console) -> Result<(), Stri
         outbound: take(&mut config.outbound),
         taking: take(&mut config.taking),
     };
-    let listeners = Listeners::bind(&settings.listen, &proxying.routes).await?;
+    let listeners = Listeners::bind(&settings.listen).await?;
     let (delay, traces) = (settings.drain_delay, settings.traces.take());
     let (clock, tls) = (prepared.clock.clone(), prepared.tls.clone());
     let started = Started::new(prepared, &listeners, console)?;

@@ -7,7 +7,7 @@ use tollgate_sim::fleet::{CountingMode, FleetOutcome, FleetScenario, run as simu
 
 use crate::cli::{FleetArguments, SimulateCommand};
 use crate::console::Console;
-use crate::{FAILURE, SUCCESS, USAGE, policy_file};
+use crate::{FAILURE, SUCCESS, policy_file};
 
 /// Maximum number of simulated requests: about a minute's work.
 const REQUESTS_MAX: u64 = 20_000_000;
@@ -20,21 +20,17 @@ const STORE_REQUESTS: u64 = 300_000;
 const PAPER: (u64, u64) = (100, 1_000_000);
 
 /// Runs a simulation.
-pub(crate) fn run(command: &SimulateCommand, console: &mut Console) -> u8 {
+///
+/// # Errors
+/// When the arguments or the policy allow none.
+pub(crate) fn run(command: &SimulateCommand, console: &mut Console) -> Result<u8, String> {
     let SimulateCommand::Fleet(arguments) = command;
-    let (name, quota, lease) = match chosen(arguments) {
-        Ok(chosen) => chosen,
-        Err(error) => {
-            console.error(error);
-            return USAGE;
-        }
-    };
+    let (name, quota, lease) = chosen(arguments)?;
     let requests = u128::from(arguments.offered) * u128::from(arguments.duration.as_micros()) / 1_000_000;
     if requests == 0 || requests > u128::from(REQUESTS_MAX) {
-        console.error(format_args!(
+        return Err(format!(
             "--offered and --duration make {requests} requests; accepted: 1 to {REQUESTS_MAX} of them"
         ));
-        return USAGE;
     }
     let scenario = FleetScenario {
         quota,
@@ -59,7 +55,7 @@ pub(crate) fn run(command: &SimulateCommand, console: &mut Console) -> u8 {
             Ok(outcome) => seen.push((label, outcome)),
             Err(findings) => {
                 console.problem(findings);
-                return FAILURE;
+                return Ok(FAILURE);
             }
         }
     }
@@ -69,7 +65,7 @@ pub(crate) fn run(command: &SimulateCommand, console: &mut Console) -> u8 {
     } else {
         show(&name, &scenario, &seen, console);
     }
-    SUCCESS
+    Ok(SUCCESS)
 }
 
 /// The simulated limit, and the bounds of its leases.

@@ -8,9 +8,9 @@ use tollgate_redis::{Host, Settings, Topology};
 
 use crate::cli::StoreCheckArguments;
 use crate::console::Console;
-use crate::disk::plain_cause;
+use crate::operate::blocking;
 use crate::store::{self, bytes};
-use crate::{FAILURE, SUCCESS, USAGE};
+use crate::{FAILURE, SUCCESS};
 use node::{Entrance, Node};
 use report::{CheckFinding, Mark, Report};
 use slot::SLOTS;
@@ -30,27 +30,17 @@ const CLOCK_DIFFERENCE_MAX: i64 = 1_000_000;
 const EVERY_SLOT: [(u16, u16); 1] = [(0, SLOTS - 1)];
 
 /// Checks a store, and prints the findings.
-pub(crate) fn run(arguments: &StoreCheckArguments, console: &mut Console) -> u8 {
-    let report = prepared(arguments).and_then(|prepared| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| {
-            format!("the system gives no resources: {}; free some and try again", plain_cause(&error))
-        })?;
-        Ok(runtime.block_on(inspect(&prepared)))
-    });
-    match report {
-        Err(problem) => {
-            console.error(problem);
-            USAGE
-        }
-        Ok(report) => {
-            match arguments.json {
-                true => console.line(serde_json::to_string(&report).unwrap_or_default()),
-                false => report.lines().into_iter().for_each(|line| console.line(line)),
-            }
-            if report.fit { SUCCESS } else { FAILURE }
-        }
+///
+/// # Errors
+/// When the settings of the store cannot be used.
+pub(crate) fn run(arguments: &StoreCheckArguments, console: &mut Console) -> Result<u8, String> {
+    let prepared = prepared(arguments)?;
+    let report = blocking(inspect(&prepared))?;
+    match arguments.json {
+        true => console.line(serde_json::to_string(&report).unwrap_or_default()),
+        false => report.lines().into_iter().for_each(|line| console.line(line)),
     }
+    Ok(if report.fit { SUCCESS } else { FAILURE })
 }
 
 /// The settings of the store, with the certificates from files.
@@ -102,7 +92,7 @@ async fn inspect(StoreAccess { settings, certificates }: &StoreAccess) -> Report
         Topology::Sentinel { sentinels, service } => {
             // Sentinels have no databases, and their own users if any.
             let plain = Entrance { user: None, password: None, database: 0, ..entrance };
-            let (found, primary) = sentinel::look(sentinels, service, &plain).await;
+            let (found, primary) = sentinel::inspect(sentinels, service, &plain).await;
             lines.extend(found);
             if let Some(primary) = primary {
                 lines.extend(single(&primary, Deployment::Sentinel, &entrance, deadline).await);
@@ -187,7 +177,7 @@ async fn whole(hosts: &[Host], entrance: &Entrance<'_>, deadline: Duration) -> V
         lines.extend(about::lines(&node, Deployment::Cluster).await);
         return lines;
     }
-    let (found, primaries) = cluster::look(&node).await;
+    let (found, primaries) = cluster::inspect(&node).await;
     lines.extend(found);
     let mut offsets = Vec::new();
     for primary in primaries {

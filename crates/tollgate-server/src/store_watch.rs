@@ -100,7 +100,7 @@ impl StoreWatch {
     /// Checks the state once.
     pub(crate) fn look_at(&self, service: &Service) {
         if let Some(fleet) = service.engine.store().fleet() {
-            self.look(&fleet.redis().report(), service.now());
+            self.observe(&fleet.redis().report(), service.now());
         }
     }
 
@@ -134,7 +134,7 @@ impl StoreWatch {
         }
     }
 
-    fn look(&self, report: &Report, now: Timestamp) {
+    fn observe(&self, report: &Report, now: Timestamp) {
         let is_troubled = |shard: &&ShardReport| shard.state != BreakerState::Closed || !shard.is_connected;
         let troubled: Vec<&ShardReport> = report.shards.iter().filter(is_troubled).collect();
         let is_away = report.shards.is_empty() || !troubled.is_empty() || !report.unserved.is_empty();

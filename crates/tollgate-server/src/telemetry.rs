@@ -223,7 +223,7 @@ impl Meter {
         }
         self.ledger.record(decision, protocol);
         self.record_rules(rules, protocol);
-        self.overflow.look(decision, now);
+        self.overflow.note_decision(decision, now);
         self.unlimited.record(request, decision, rules, protocol, now);
         if let Some(retry) = decision.retry_after() {
             self.retries.observe(retry.as_micros().saturating_mul(1_000));
@@ -237,7 +237,7 @@ impl Meter {
         }
         // Relaxed: a new watcher sees decisions from about now on.
         if self.is_watched.load(Ordering::Relaxed) {
-            self.tell(request, decision, protocol, now);
+            self.publish_decision(request, decision, protocol, now);
         }
         if let Some(tracer) = self.tracer.get() {
             tracer.record(decision, protocol, now);

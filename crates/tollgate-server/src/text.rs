@@ -2,7 +2,7 @@
 //! `tollgate_compat::text` makes external text safe to show.
 
 use std::borrow::Cow;
-use std::fmt::Write;
+use std::fmt::Display;
 
 use tollgate::credential::CREDENTIAL;
 use tollgate::request::Attribute;
@@ -17,17 +17,6 @@ pub(crate) fn counted(number: usize, what: &str) -> String {
     }
 }
 
-/// Appends a value to a text.
-fn push_value(into: &mut String, value: Value<'_>) {
-    match value {
-        Value::Text(text) => push(into, text),
-        Value::Number(number) => {
-            // Writing to a string cannot fail.
-            let _ = write!(into, "{number}");
-        }
-    }
-}
-
 /// A value for output. Most protocols use digests, but rules of other programs see plain credentials.
 pub(crate) fn unsecret<'v>(name: &str, value: &'v str) -> Cow<'v, str> {
     if name == CREDENTIAL {
@@ -37,14 +26,19 @@ pub(crate) fn unsecret<'v>(name: &str, value: &'v str) -> Cow<'v, str> {
     }
 }
 
+/// Names and values in one line.
+pub(crate) fn joined<N: Display, V: Display>(pairs: impl IntoIterator<Item = (N, V)>) -> String {
+    let pairs: Vec<String> = pairs.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+    pairs.join(" ")
+}
+
 /// The attributes of a request, as text.
 pub(crate) fn attributes(request: &CheckRequest<'_>) -> Vec<(String, String)> {
     let pair = |attribute: &Attribute<'_>| {
-        let mut value = String::new();
-        match attribute.value {
-            Value::Text(text) => push(&mut value, &unsecret(attribute.name, text)),
-            Value::Number(_) => push_value(&mut value, attribute.value),
-        }
+        let value = match attribute.value {
+            Value::Text(text) => shown(&unsecret(attribute.name, text)),
+            number @ Value::Number(_) => number.to_string(),
+        };
         (shown(attribute.name), value)
     };
     request.attributes().iter().map(pair).collect()

@@ -1,5 +1,7 @@
 //! A seeded generator of random integers: SplitMix64. It is part of this crate so that a seed always gives the same trace.
 
+use tollgate::key::{GOLDEN, mix};
+
 /// A stream of random numbers that its seed determines.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
@@ -13,10 +15,9 @@ impl Random {
 
     /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        let before = self.0;
+        self.0 = before.wrapping_add(GOLDEN);
+        mix(before)
     }
 
     /// A number below `bound`, or 0 if `bound` is 0.

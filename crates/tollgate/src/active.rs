@@ -526,8 +526,8 @@ impl Counters {
         #[cfg(test)]
         crate::counted::hashed_key();
         let value = |position: u8| request.attributes()[usize::from(position)].value;
-        if let ([position], [by], true) = (matched.by.as_slice(), self.by.as_slice(), self.tiers.is_empty())
-            && let Value::Text(text) = by.counted(value(*position), &mut Text::EMPTY.clone())
+        if let ([by], true) = (self.by.as_slice(), self.tiers.is_empty())
+            && let Value::Text(text) = by.counted(value(matched.by[0]), &mut Text::EMPTY.clone())
         {
             return secret.text_key(family.prefix(), text.as_bytes());
         }

@@ -326,12 +326,11 @@ impl Decision {
 
 /// The verdict of all enforced limits together: the one that is hardest on the caller.
 fn combine(statuses: &[Status]) -> Verdict {
-    statuses
-        .iter()
-        .filter(|status| status.enforcement == Enforcement::Enforced)
-        .map(|status| status.outcome.verdict)
-        .max_by_key(|&verdict| severity(verdict))
-        .unwrap_or(Verdict::Allow)
+    let enforced = statuses.iter().filter(|status| status.enforcement == Enforcement::Enforced);
+    let verdicts = enforced.map(|status| status.outcome.verdict);
+    // Most decisions admit, and then there is nothing to compare.
+    let harder = verdicts.filter(|verdict| *verdict != Verdict::Allow);
+    harder.max_by_key(|&verdict| severity(verdict)).unwrap_or(Verdict::Allow)
 }
 
 const fn severity(verdict: Verdict) -> (u8, Ticks) {

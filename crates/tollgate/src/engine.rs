@@ -153,7 +153,7 @@ impl<S: Store> Engine<S> {
         if let Some(watch) = &self.watch
             && let Some(policy) = watch.take()
         {
-            watch.tell(&self.swap(policy, now));
+            watch.report_swap(&self.swap(policy, now));
         }
         now
     }

@@ -98,13 +98,8 @@ impl Secret {
     /// A secret that is the same every time, for tests and simulations that must be repeatable.
     #[must_use]
     pub fn repeatable(seed: u64) -> Self {
-        // SplitMix64: it need not be secret, only well mixed.
-        Self::expand(|counter| {
-            let mut word = seed.wrapping_add(counter.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-            word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            word ^ (word >> 31)
-        })
+        // SplitMix64: it need not be secret, only well mixed. The counter begins at one.
+        Self::expand(|counter| mix(seed.wrapping_add((counter - 1).wrapping_mul(GOLDEN))))
     }
 
     /// Its numbers in the order in which they are drawn, for a snapshot. An attacker that has them can target buckets.
@@ -250,11 +245,15 @@ impl Fingerprint {
     }
 }
 
-/// The finaliser of splitmix64: every bit of the input changes every bit of the output.
+/// The step between two states of splitmix64.
+#[doc(hidden)]
+pub const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// One step of splitmix64: every bit of the input changes every bit of the output.
 #[doc(hidden)]
 #[must_use]
 pub const fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = value.wrapping_add(GOLDEN);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)

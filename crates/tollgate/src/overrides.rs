@@ -106,16 +106,17 @@ impl OverrideSet {
     /// a percentage of its keys means nothing, and its policy applies.
     fn about(&self, limit: &Limit, now: Timestamp) -> Option<ExpiringOverride> {
         let both = [self.all, self.by_limit.get(limit.name()).copied()];
-        let holding = both.into_iter().flatten().filter(|ruled| now < ruled.until);
+        let holding = both.into_iter().flatten().filter(|expiring| now < expiring.until);
         let has_keys = !limit.by().is_empty();
-        let holding = holding.filter(|ruled| has_keys || !matches!(ruled.kind, LimitOverride::Percent(_)));
+        let holding =
+            holding.filter(|expiring| has_keys || !matches!(expiring.kind, LimitOverride::Percent(_)));
         // Of two equal overrides, the one that lasts longer gives the end.
-        holding.min_by_key(|ruled| (ruled.kind.strictness(), Reverse(ruled.until)))
+        holding.min_by_key(|expiring| (expiring.kind.strictness(), Reverse(expiring.until)))
     }
 
     fn forget_ended(&mut self, now: Timestamp) {
-        self.all = self.all.filter(|ruled| now < ruled.until);
-        self.by_limit.retain(|_, ruled| now < ruled.until);
+        self.all = self.all.filter(|expiring| now < expiring.until);
+        self.by_limit.retain(|_, expiring| now < expiring.until);
     }
 }
 
@@ -154,15 +155,15 @@ impl Overrides {
         &self,
         policy: &Policy,
         scope: Scope<'_>,
-        ruled: ExpiringOverride,
+        expiring: ExpiringOverride,
         now: Timestamp,
     ) -> Result<(), OverrideError> {
-        if let Some(percent) = ruled.kind.excess() {
+        if let Some(percent) = expiring.kind.excess() {
             return Err(OverrideError::Percent(percent));
         }
         let name = match scope {
             Scope::All => {
-                self.change(now, |overrides| overrides.all = Some(ruled));
+                self.change(now, |overrides| overrides.all = Some(expiring));
                 return Ok(());
             }
             Scope::Limit(name) => name,
@@ -172,14 +173,14 @@ impl Overrides {
         if limit.mode() == Mode::Off {
             return Err(OverrideError::OffInPolicy(name.to_owned()));
         }
-        if limit.by().is_empty() && matches!(ruled.kind, LimitOverride::Percent(_)) {
+        if limit.by().is_empty() && matches!(expiring.kind, LimitOverride::Percent(_)) {
             return Err(OverrideError::OneKey(name.to_owned()));
         }
         self.change(now, |overrides| {
             if overrides.by_limit.len() >= OVERRIDES_MAX && !overrides.by_limit.contains_key(name) {
                 return Err(OverrideError::TooMany);
             }
-            overrides.by_limit.insert(name.to_owned(), ruled);
+            overrides.by_limit.insert(name.to_owned(), expiring);
             Ok(())
         })
     }
@@ -195,7 +196,7 @@ impl Overrides {
     /// Replaces all overrides with these, whatever limits the policy has: an override of a limit that is gone waits, as
     /// it does over a swap.
     pub(crate) fn resume(&self, overrides: OverrideSet, now: Timestamp) -> Result<(), OverrideError> {
-        let kinds = overrides.by_limit.values().chain(&overrides.all).map(|ruled| ruled.kind);
+        let kinds = overrides.by_limit.values().chain(&overrides.all).map(|expiring| expiring.kind);
         if let Some(percent) = kinds.into_iter().find_map(LimitOverride::excess) {
             return Err(OverrideError::Percent(percent));
         }
@@ -230,8 +231,8 @@ impl ActiveOverrides {
     /// The override of all limits, if there is one.
     #[must_use]
     pub fn of_all(&self) -> Option<LimitOverride> {
-        let ruled = self.overrides.as_ref()?.all.filter(|ruled| self.now < ruled.until)?;
-        Some(ruled.kind)
+        let expiring = self.overrides.as_ref()?.all.filter(|expiring| self.now < expiring.until)?;
+        Some(expiring.kind)
     }
 
     /// The override of a limit. Where an override of the limit and one of all limits apply, it is the milder one. `None`
@@ -261,6 +262,7 @@ impl ActiveOverrides {
         (overrides.all, by_limit)
     }
 
+    #[inline]
     fn about(&self, limit: &Limit) -> Option<ExpiringOverride> {
         self.overrides.as_ref()?.about(limit, self.now)
     }

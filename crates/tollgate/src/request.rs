@@ -1,5 +1,7 @@
 //! The request: the attributes that a caller sends, checked at the edge so that no other module has to check them.
 
+use std::fmt;
+
 use smallvec::SmallVec;
 
 use crate::key::{Prefix, Secret};
@@ -46,6 +48,16 @@ impl Value<'_> {
 #[cold]
 fn add_number(key: &mut Prefix, secret: &Secret, number: i64) {
     key.part(secret, number.to_string().as_bytes());
+}
+
+/// The text as it is; a number in decimal.
+impl fmt::Display for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Text(text) => f.write_str(text),
+            Value::Number(number) => number.fmt(f),
+        }
+    }
 }
 
 impl<'a> From<&'a str> for Value<'a> {

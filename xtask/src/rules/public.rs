@@ -113,7 +113,7 @@ fn items(module: &Module) -> impl Iterator<Item = &Name> {
 /// How far the search for public items goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Depth {
-    /// What the root itself exports.
+    /// The exports of the root itself.
     Root,
     /// Also what is in its public modules.
     All,
@@ -200,7 +200,7 @@ mod tests {
         report.findings.into_iter().map(|finding| finding.text).collect()
     }
 
-    /// What can be named from outside must be named somewhere outside.
+    /// An item that can be named from outside must be named somewhere outside.
     #[test]
     fn public_items_that_nothing_names_are_found() {
         let mut files = vec![("crates/tollgate/src/lib.rs", ROOT), ("crates/tollgate/src/a.rs", A)];

@@ -11,7 +11,7 @@ const ENVOY: &str = "1.40.0";
 const VALKEY: &str = "9.1.2.post2";
 const IOREDIS: &str = "6.0.0";
 const EXPRESS: &str = "5.3.0";
-/// What builds and checks `clients/typescript`.
+/// The tools that build and check `clients/typescript`.
 const TYPESCRIPT: &str = "7.0.2";
 const EXPRESS_TYPES: &str = "5.0.6";
 /// The clients of APIs that the outbound proxy stands before.
@@ -23,7 +23,7 @@ const PYTHON_CLIENTS: &[&str] = &["redis==8.1.0", "schemathesis==4.32.5"];
 const PYTHON_FRAMEWORKS: &[&str] =
     &["flask==3.1.3", "werkzeug==3.1.9", "django==5.2.19", "djangorestframework==3.18.3", "gunicorn==27.0.0"];
 
-/// What builds `clients/python` and checks its types, what it runs on, and FastAPI with what serves it.
+/// The tools that build `clients/python` and check its types, its dependencies, and FastAPI with its server.
 const PYTHON_PACKAGE: &[&str] =
     &["hatchling==1.33.0", "mypy==2.4.1", "httpx==0.28.1", "fastapi==0.163.0", "uvicorn==0.54.0"];
 
@@ -102,12 +102,12 @@ fn succeeds_with(shell: &mut Shell, words: &str, argument: &str) -> bool {
     shell.run_command(command).is_ok()
 }
 
-/// What runs the tests.
+/// The tools that run the tests.
 pub(crate) fn nextest(shell: &mut Shell) -> Done {
     cargo_tool(shell, "nextest", NEXTEST)
 }
 
-/// What checks licences and where crates come from.
+/// The tool that checks licences and the sources of crates.
 pub(crate) fn deny(shell: &mut Shell) -> Done {
     cargo_tool(shell, "deny", DENY)
 }

@@ -45,7 +45,7 @@ impl Directories {
 /// Runs the commands of one step.
 pub(crate) struct Shell {
     pub(crate) directories: Directories,
-    /// What the step says about itself in one line.
+    /// The step's summary, in one line.
     pub(crate) note: String,
     path: PathBuf,
     log: File,
@@ -74,7 +74,7 @@ impl Shell {
         &self.path
     }
 
-    /// What the log holds so far.
+    /// The log so far.
     pub(crate) fn log_text(&self) -> String {
         fs::read(&self.path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }

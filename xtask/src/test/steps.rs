@@ -32,7 +32,7 @@ pub(crate) struct Step {
     pub(crate) run: fn(&mut Shell) -> Done,
 }
 
-/// What must be there before a step starts.
+/// The preparations that a step needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Needs {
     /// Rust alone.
@@ -45,7 +45,7 @@ const fn step(name: &'static str, needs: Needs, run: fn(&mut Shell) -> Done) -> 
     Step { name, needs, first: None, run }
 }
 
-/// What every commit must pass.
+/// The steps that every commit must pass.
 pub(crate) const STEPS: &[Step] = &[
     Step { name: "tools", needs: Needs::Toolchain, first: Some(toolchain), run: install::programs },
     step("fmt", Needs::Toolchain, fmt),
@@ -57,7 +57,7 @@ pub(crate) const STEPS: &[Step] = &[
     step("smoke", Needs::Toolchain, smoke),
 ];
 
-/// What takes minutes each.
+/// The steps that take minutes each.
 pub(crate) const LONG_STEPS: &[Step] = &[
     step("fuzz", Needs::Programs, fuzz),
     step("release", Needs::Toolchain, release),

@@ -1,4 +1,4 @@
-//! What is printed about the steps: the line of each, what a failed one complained about, and the closing table.
+//! Prints the steps: a line for each, the complaints of a failed one, and the closing table.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ pub(crate) struct StepResult {
     pub(crate) name: &'static str,
     pub(crate) is_ok: bool,
     pub(crate) seconds: u64,
-    /// What the step says about itself, or nothing.
+    /// The step's summary, or nothing.
     pub(crate) note: String,
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn table(results: &[StepResult], seconds: u64) -> String {
     text + &format!("in all {seconds} s\n\n{passed} passed, {} failed\n", results.len() - passed)
 }
 
-/// What a failed step complained about, and how it ended.
+/// The complaints of a failed step, and how it ended.
 pub(crate) fn complaints(log: &str, path: &Path) -> String {
     let lines: Vec<&str> = log.lines().collect();
     let complaints = lines.iter().enumerate().filter(|(_, line)| is_complaint(line)).take(COMPLAINTS_MAX);

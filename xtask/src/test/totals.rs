@@ -1,6 +1,6 @@
 //! How many tests a run counted, read from the closing lines of `cargo nextest` and `cargo test`.
 
-/// What the test runs in one log add up to.
+/// The sum of the test runs in one log.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) passed: u64,
@@ -131,7 +131,7 @@ error: test run failed
         assert_eq!(totals.note(), "1 passed");
     }
 
-    /// What a failing test printed is indented by nextest, and is no total.
+    /// The output of a failing test is indented by nextest, and is no total.
     #[test]
     fn the_output_of_a_test_is_not_counted() {
         assert_eq!(Totals::of("    test result: ok. 5 passed; 0 failed; 0 ignored\n"), Totals::default());

@@ -1,4 +1,4 @@
-//! What a decision takes that is paid of leases, beside one in memory: the same policy of three limits, the same keys, one thread, in rounds
+//! The time of a decision that is paid of leases, beside one in memory: the same policy of three limits, the same keys, one thread, in rounds
 //! that take turns. The leases are drawn from counters in memory, so that no other process is part of it, and renewed by a second thread as in
 //! a server. The limits are so wide that nobody is denied: a denial is another decision.
 
@@ -17,7 +17,7 @@ const WORKLOADS: [usize; 3] = [1, 1_000, 10_000];
 const TENANTS: usize = 1_000;
 /// Decisions between two looks at the clock: the time is an argument of a decision, and not part of it.
 const IN_A_ROW: usize = 64;
-/// What a leased decision may take, in those of memory.
+/// The most that a leased decision may take, in decisions of memory.
 const TARGET: f64 = 2.0;
 
 /// The same for both; memory has no use for the leases.
@@ -28,7 +28,7 @@ limits:
   - {name: platform, rate: 10000000/s, burst: 10000000, consistency: leased, lease: {max_share: 10%, ttl: 5s}}
 ";
 
-/// Who asks about what.
+/// The keys of a workload.
 struct Keys {
     names: Vec<String>,
     tenants: Vec<String>,
@@ -53,7 +53,7 @@ impl Keys {
     }
 }
 
-/// What the rounds of one workload showed: nanoseconds of a decision, and how many of the leased ones were paid of what was held.
+/// The result of the rounds of one workload: nanoseconds of a decision, and how many of the leased ones were paid of what was held.
 #[derive(Default)]
 struct Seen {
     memory: Vec<f64>,

@@ -16,7 +16,7 @@ use tollgate_redis::{Nodes, RedisStore, Settings};
 
 const KEYS: usize = 100_000;
 const TENANTS: usize = 1_000;
-/// What each limit gives a second, and at once.
+/// The rate of each limit, and its burst.
 const PER_KEY: [u64; 2] = [100, 200];
 const PER_TENANT: [u64; 2] = [20_000, 20_000];
 const PLATFORM: [u64; 2] = [500_000, 500_000];
@@ -29,7 +29,7 @@ const SAMPLED: usize = 16;
 
 type Node = Engine<LeasedStore<RedisStore>>;
 
-/// What one run showed.
+/// The result of one run.
 struct Seen {
     name: String,
     offered: Option<u64>,

@@ -9,13 +9,13 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use hyper::body::{Body, Frame, SizeHint};
+use hyper::body::{Body, SizeHint};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::framing::{self, Flaw, RequestDecoder, RequestElement};
 use crate::buffer_pool;
-use crate::cause::BodyError;
+use crate::cause::{BodyError, FramePoll};
 use crate::listen::{Stream, TimedStream};
 
 /// Size of the read buffer: at first, and after several reads that have filled it.
@@ -270,16 +270,16 @@ impl ConnectionState {
     }
 
     /// The next frame of the body.
-    fn poll_body(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_body(&mut self, context: &mut Context<'_>) -> FramePoll {
         let polled = self.poll_part(context);
         self.is_awaited = polled.is_pending();
         if polled.is_ready() {
-            self.tell(Some(context));
+            self.wake_watcher(Some(context));
         }
         polled
     }
 
-    fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_part(&mut self, context: &mut Context<'_>) -> FramePoll {
         while !self.interim.is_empty() {
             match ready!(Pin::new(&mut self.stream).poll_write(context, self.interim)) {
                 Ok(written @ 1..) => self.interim = &self.interim[written..],
@@ -319,7 +319,7 @@ impl ConnectionState {
     }
 
     /// Wakes the task of the connection, unless it is the one that is running.
-    fn tell(&mut self, context: Option<&Context<'_>>) {
+    fn wake_watcher(&mut self, context: Option<&Context<'_>>) {
         let is_own = |watcher: &Waker| context.is_some_and(|context| watcher.will_wake(context.waker()));
         if self.watcher.as_ref().is_some_and(|watcher| !is_own(watcher))
             && let Some(watcher) = self.watcher.take()
@@ -340,10 +340,7 @@ impl Body for IncomingBody {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> FramePoll {
         let this = self.get_mut();
         let mut connection = this.connection.lock();
         let polled = connection.poll_body(context);
@@ -368,7 +365,7 @@ impl Drop for IncomingBody {
     fn drop(&mut self) {
         let mut connection = self.connection.lock();
         (connection.is_held, connection.is_awaited) = (false, false);
-        connection.tell(None);
+        connection.wake_watcher(None);
     }
 }
 

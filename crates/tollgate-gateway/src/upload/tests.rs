@@ -1,6 +1,7 @@
 //! When a body begins, which bounds it has, and how slowly it may come.
 
 use http_body_util::BodyExt;
+use hyper::body::Frame;
 use tokio::time::sleep;
 
 use super::source::SMALL_BYTES_MAX;

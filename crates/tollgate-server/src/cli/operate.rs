@@ -8,145 +8,92 @@ use tollgate::request::COST_MAX;
 use super::value::{self, GivenAttribute};
 use crate::control::admin::GivenToken;
 
-const GET_EXAMPLES: &str = "\
-Examples:
-  tollgate get api_key=k1
-  tollgate get api_key=k1 --json
-
-Exit status: 0 when such a request passes now, 1 when it is denied, 2 when the server could not be asked.";
-const EXPLAIN_EXAMPLES: &str = "\
-Examples:
-  tollgate explain api_key=k1
-  tollgate explain method=POST path=/login ip=198.51.100.7
-  tollgate explain tenant=acme prompt_tokens:=300 max_tokens:=700
-
-Exit status: 0 when such a request passes now, 1 when it is denied, 2 when the server could not be asked.";
-const RESET_EXAMPLES: &str = "\
-Examples:
-  tollgate reset api_key=k1                        every counter of the key
-  tollgate reset api_key=k1 --limit per-key        only that of one limit
-
-Exit status: 0 when it was done, 1 when the callers file does not know the credential, 2 when the server could not be asked or refused.";
-const BLOCK_EXAMPLES: &str = "\
-Examples:
-  tollgate block api_key=k1 --for 10m --note abuse
-
-Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
-const UNBLOCK_EXAMPLES: &str = "\
-Examples:
-  tollgate unblock api_key=k1
-
-Exit status: 0 when something was undone, 1 when there was nothing to undo, 2 when the server could not be asked.";
-const KILL_EXAMPLES: &str = "\
-Examples:
-  tollgate kill per-key --for 10m --note incident
-  tollgate kill --all
-
-Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
-const SHADOW_EXAMPLES: &str = "\
-Examples:
-  tollgate shadow per-key --for 1h
-
-Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
-const PERCENT_EXAMPLES: &str = "\
-Examples:
-  tollgate percent per-key 10 --for 12h
-
-Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
-const RESTORE_EXAMPLES: &str = "\
-Examples:
-  tollgate restore per-key
-  tollgate restore --all
-
-Exit status: 0 when something was undone, 1 when there was nothing to undo, 2 when the server could not be asked.";
-const RELOAD_EXAMPLES: &str = "\
-Examples:
-  tollgate reload
-  tollgate reload --force
-
-Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
-const LIMITS_EXAMPLES: &str = "\
-Examples:
-  tollgate limits
-  tollgate limits --json
-
-Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
-const TOP_EXAMPLES: &str = "\
-Examples:
-  tollgate top                                     redrawn every second; q leaves
-  tollgate top --once --sort denied --limit per-key
-  tollgate top --once --json
-
-Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
-const TAIL_EXAMPLES: &str = "\
-Examples:
-  tollgate tail                                    every decision; q leaves
-  tollgate tail --once --verdict deny --limit per-key
-  tollgate tail --once --denied --since 10m        what was denied before, too
-  tollgate tail --once --denied --since 1h ip=203.0.113.7
-
-Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
-const AUDIT_EXAMPLES: &str = "\
-Examples:
-  tollgate audit
-  tollgate audit --json
-
-Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
-
-const FLEET_EXAMPLES: &str = "\
-Examples:
-  tollgate fleet
-  tollgate fleet --json
-
-Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
+/// The end of a command's help: its examples, and its exit status.
+macro_rules! help {
+    (done: $($example:literal),+) => {
+        help!("0 when it was done, 2 when the server could not be asked or refused.": $($example),+)
+    };
+    (passes: $($example:literal),+) => {
+        help!(
+            "0 when such a request passes now, 1 when it is denied, 2 when the server could not be asked.":
+            $($example),+
+        )
+    };
+    (undone: $($example:literal),+) => {
+        help!(
+            "0 when something was undone, 1 when there was nothing to undo, 2 when the server could not be asked.":
+            $($example),+
+        )
+    };
+    ($status:literal: $($example:literal),+) => {
+        concat!("Examples:\n", $("  tollgate ", $example, "\n",)+ "\nExit status: ", $status)
+    };
+}
 
 /// Commands to a running server.
 #[derive(Debug, Subcommand)]
 pub enum OperateCommand {
     /// Show the remaining quota of a key on a running server
-    #[command(after_long_help = GET_EXAMPLES)]
+    #[command(after_long_help = help!(passes: "get api_key=k1", "get api_key=k1 --json"))]
     Get(GetArguments),
     /// Say which limits of a running server match these attributes, why not, and what would change it
-    #[command(after_long_help = EXPLAIN_EXAMPLES)]
+    #[command(after_long_help = help!(
+        passes: "explain api_key=k1",
+        "explain method=POST path=/login ip=198.51.100.7",
+        "explain tenant=acme prompt_tokens:=300 max_tokens:=700"
+    ))]
     Explain(ExplainArguments),
     /// Forget what a running server counted for a key
-    #[command(after_long_help = RESET_EXAMPLES)]
+    #[command(after_long_help = help!(
+        "0 when it was done, 1 when the callers file does not know the credential, 2 when the server could not be asked or refused.":
+        "reset api_key=k1                        every counter of the key",
+        "reset api_key=k1 --limit per-key        only that of one limit"
+    ))]
     Reset(ResetArguments),
     /// Deny every request with these attributes for a while
-    #[command(after_long_help = BLOCK_EXAMPLES)]
+    #[command(after_long_help = help!(done: "block api_key=k1 --for 10m --note abuse"))]
     Block(BlockArguments),
     /// Remove a block
-    #[command(after_long_help = UNBLOCK_EXAMPLES)]
+    #[command(after_long_help = help!(undone: "unblock api_key=k1"))]
     Unblock(KeyArguments),
     /// Turn a limit off, or all of them, for a while: by default an hour
-    #[command(after_long_help = KILL_EXAMPLES)]
+    #[command(after_long_help = help!(done: "kill per-key --for 10m --note incident", "kill --all"))]
     Kill(OverrideArguments),
     /// Put a limit in shadow, or all of them, for a while: it counts and never denies
-    #[command(after_long_help = SHADOW_EXAMPLES)]
+    #[command(after_long_help = help!(done: "shadow per-key --for 1h"))]
     Shadow(OverrideArguments),
     /// Enforce a limit for a share of its keys for a while
-    #[command(after_long_help = PERCENT_EXAMPLES)]
+    #[command(after_long_help = help!(done: "percent per-key 10 --for 12h"))]
     Percent(PercentArguments),
     /// Undo kill, shadow or percent
-    #[command(after_long_help = RESTORE_EXAMPLES)]
+    #[command(after_long_help = help!(undone: "restore per-key", "restore --all"))]
     Restore(RestoreArguments),
     /// Activate the current policy file of a running server
-    #[command(after_long_help = RELOAD_EXAMPLES)]
+    #[command(after_long_help = help!(done: "reload", "reload --force"))]
     Reload(ReloadNowArguments),
     /// List a running server's limits, and operators' overrides
-    #[command(after_long_help = LIMITS_EXAMPLES)]
+    #[command(after_long_help = help!(done: "limits", "limits --json"))]
     Limits(ListArguments),
     /// Watch the busiest keys of a running server
-    #[command(after_long_help = TOP_EXAMPLES)]
+    #[command(after_long_help = help!(
+        done: "top                                     redrawn every second; q leaves",
+        "top --once --sort denied --limit per-key",
+        "top --once --json"
+    ))]
     Top(TopArguments),
     /// Watch a running server's decisions as they are made
-    #[command(after_long_help = TAIL_EXAMPLES)]
+    #[command(after_long_help = help!(
+        done: "tail                                    every decision; q leaves",
+        "tail --once --verdict deny --limit per-key",
+        "tail --once --denied --since 10m        what was denied before, too",
+        "tail --once --denied --since 1h ip=203.0.113.7"
+    ))]
     Tail(TailArguments),
     /// Show what operators did to a running server
-    #[command(after_long_help = AUDIT_EXAMPLES)]
+    #[command(after_long_help = help!(done: "audit", "audit --json"))]
     Audit(AuditArguments),
     /// List the servers that share a running server's store
-    #[command(after_long_help = FLEET_EXAMPLES)]
+    #[command(after_long_help = help!(done: "fleet", "fleet --json"))]
     Fleet(ListArguments),
 }
 

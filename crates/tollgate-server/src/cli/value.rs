@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
+use tollgate::Value;
 use tollgate_sim::suggest::{HEADROOM_WHOLE, KeyShare};
 
 use crate::snapshot::SnapshotInterval;
@@ -57,6 +58,24 @@ pub enum GivenValue {
     Text(String),
     /// A whole number.
     Number(i64),
+}
+
+impl<'a> From<&'a GivenValue> for Value<'a> {
+    fn from(given: &'a GivenValue) -> Self {
+        match given {
+            GivenValue::Text(text) => Value::Text(text),
+            GivenValue::Number(number) => Value::Number(*number),
+        }
+    }
+}
+
+impl From<Value<'_>> for GivenValue {
+    fn from(value: Value<'_>) -> Self {
+        match value {
+            Value::Text(text) => GivenValue::Text(text.to_owned()),
+            Value::Number(number) => GivenValue::Number(number),
+        }
+    }
 }
 
 /// Parses the URL of an admin interface: a scheme, a host and perhaps a port.

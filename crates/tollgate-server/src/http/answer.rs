@@ -186,6 +186,11 @@ fn ready(control: &ControlPlane, audience: Audience) -> HttpAnswer {
     HttpAnswer::Ready { is_ready: control.readiness.is_ready(), report }
 }
 
+/// The problem of one request of a batch.
+fn wrong(index: usize, error: &impl std::fmt::Display) -> Problem {
+    Problem::invalid(format!("[{index}]: {error}"))
+}
+
 /// Answers requests with the service.
 pub(super) struct Handler<'a, S> {
     pub(super) service: &'a Service<S>,
@@ -223,8 +228,6 @@ impl<S: Store> Handler<'_, S> {
     /// Answers all requests of a batch, or none if one of them is invalid.
     async fn batch(&self, json_requests: &[JsonRequest<'_>]) -> Result<HttpAnswer, Problem> {
         let now = self.service.now();
-        let wrong =
-            |index: usize, error: &dyn std::fmt::Display| Problem::invalid(format!("[{index}]: {error}"));
         if let Some(compat) = self.service.compat() {
             let asked = json_requests.iter().enumerate();
             let plain = asked
@@ -246,7 +249,7 @@ impl<S: Store> Handler<'_, S> {
         // Serialized one by one, so that a batch needs only the memory of its answer.
         let mut text = Vec::with_capacity(2 + requests.len() * DECISION_BYTES);
         text.push(b'[');
-        for (index, request) in requests.iter().enumerate() {
+        for (index, (request, json_request)) in requests.iter().zip(json_requests).enumerate() {
             if index > 0 {
                 text.push(b',');
             }
@@ -254,8 +257,7 @@ impl<S: Store> Handler<'_, S> {
             let watch = self.service.meter.sampled_watch();
             if let Some(compat) = self.decide(request, now, watch, &mut text).await {
                 text.truncate(start);
-                let answer = self.check_overtaken(&compat, json_requests, index, now).await?;
-                text.extend_from_slice(answer.to_string().as_bytes());
+                self.check_overtaken(&compat, json_request, index, now, &mut text).await?;
             }
         }
         text.push(b']');
@@ -271,10 +273,12 @@ impl<S: Store> Handler<'_, S> {
     ) -> Result<HttpAnswer, Problem> {
         let mut text = Vec::with_capacity(2 + requests.len() * DECISION_BYTES);
         text.push(b'[');
-        for (chunk, requests) in requests.chunks(TOGETHER_MAX).enumerate() {
+        let chunks = requests.chunks(TOGETHER_MAX).zip(json_requests.chunks(TOGETHER_MAX));
+        for (chunk, (requests, json_requests)) in chunks.enumerate() {
             let checks = requests.iter().map(|request| self.service.check(request, now, Protocol::Http));
             let decisions = together(self.service.engine.store(), checks.collect()).await;
-            for (index, (request, mut decision)) in requests.iter().zip(decisions).enumerate() {
+            let decided = requests.iter().zip(json_requests).zip(decisions);
+            for (index, ((request, json_request), mut decision)) in decided.enumerate() {
                 if chunk + index > 0 {
                     text.push(b',');
                 }
@@ -282,8 +286,7 @@ impl<S: Store> Handler<'_, S> {
                 if let Some(compat) = self.write(&mut decision, request, now, &mut text) {
                     text.truncate(start);
                     let place = chunk * TOGETHER_MAX + index;
-                    let answer = self.check_overtaken(&compat, json_requests, place, now).await?;
-                    text.extend_from_slice(answer.to_string().as_bytes());
+                    self.check_overtaken(&compat, json_request, place, now, &mut text).await?;
                 }
             }
         }
@@ -291,19 +294,20 @@ impl<S: Store> Handler<'_, S> {
         Ok(HttpAnswer::Decision(text))
     }
 
-    /// The answer to one request of a batch by compat rules that became active meanwhile.
+    /// Writes the answer to one request of a batch by compat rules that became active meanwhile.
     async fn check_overtaken(
         &self,
         compat: &ActiveConfig,
-        json_requests: &[JsonRequest<'_>],
+        json_request: &JsonRequest<'_>,
         index: usize,
         now: Timestamp,
-    ) -> Result<serde_json::Value, Problem> {
-        let wrong = |error: &dyn std::fmt::Display| Problem::invalid(format!("[{index}]: {error}"));
-        let Some(json_request) = json_requests.get(index) else { return Ok(serde_json::Value::Null) };
-        let request = json_request.request().map_err(|error| wrong(&error))?;
+        text: &mut Vec<u8>,
+    ) -> Result<(), Problem> {
+        let request = json_request.request().map_err(|error| wrong(index, &error))?;
         let answers = self.check_compat(compat, std::slice::from_ref(&request), now).await;
-        Ok(answers.map_err(|(_, error)| wrong(&error))?.pop().unwrap_or_default())
+        let answer = answers.map_err(|(_, error)| wrong(index, &error))?.pop().unwrap_or_default();
+        text.extend_from_slice(answer.to_string().as_bytes());
+        Ok(())
     }
 
     /// Decides, and writes the answer. If compat rules became active meanwhile, they must be evaluated instead.

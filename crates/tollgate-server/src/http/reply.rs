@@ -6,6 +6,8 @@ use http_body_util::Full;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
+use serde_json::json;
+use tollgate::engine::Settled;
 
 use super::answer::{CompatAnswer, CompatBody, HttpAnswer};
 use super::root::root;
@@ -20,27 +22,15 @@ const METRICS: HeaderValue = HeaderValue::from_static(METRICS_TYPE);
 /// The OpenAPI description of the interface. A test drives a server by it.
 const OPENAPI: &str = include_str!("openapi.json");
 
-#[derive(Serialize)]
-struct HealthBody {
-    status: &'static str,
-}
-
-#[derive(Serialize)]
-struct Settlement {
-    refunded: u64,
-    charged: u64,
-    unpaid: u64,
-}
-
 /// The response to a request.
 pub(super) fn reply(answered: Result<HttpAnswer, Problem>) -> Response<Full<Bytes>> {
     match answered {
-        Ok(HttpAnswer::Healthy) => json(&HealthBody { status: "ok" }),
+        Ok(HttpAnswer::Healthy) => document(&json!({ "status": "ok" })),
         Ok(HttpAnswer::Metrics(text)) => response(StatusCode::OK, Some(METRICS), text.into_bytes()),
         Ok(HttpAnswer::Root(form)) => root(form),
         Ok(HttpAnswer::OpenApi) => response(StatusCode::OK, Some(JSON), OPENAPI.as_bytes()),
         Ok(HttpAnswer::Ready { is_ready, report }) => {
-            let mut response = json(&report);
+            let mut response = document(&report);
             if !is_ready {
                 *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
             }
@@ -48,8 +38,8 @@ pub(super) fn reply(answered: Result<HttpAnswer, Problem>) -> Response<Full<Byte
         }
         Ok(HttpAnswer::Decision(text)) => response(StatusCode::OK, Some(JSON), text),
         Ok(HttpAnswer::Verified(verified)) => verified.into_response(),
-        Ok(HttpAnswer::Settled(settled)) => {
-            json(&Settlement { refunded: settled.refunded, charged: settled.charged, unpaid: settled.unpaid })
+        Ok(HttpAnswer::Settled(Settled { refunded, charged, unpaid, .. })) => {
+            document(&json!({ "refunded": refunded, "charged": charged, "unpaid": unpaid }))
         }
         Ok(HttpAnswer::Done) => response(StatusCode::NO_CONTENT, None, Vec::new()),
         Ok(HttpAnswer::Compat(compat)) => compat_reply(compat),
@@ -57,7 +47,7 @@ pub(super) fn reply(answered: Result<HttpAnswer, Problem>) -> Response<Full<Byte
     }
 }
 
-fn json(document: &impl Serialize) -> Response<Full<Bytes>> {
+fn document(document: &impl Serialize) -> Response<Full<Bytes>> {
     match serde_json::to_vec(document) {
         Ok(text) => response(StatusCode::OK, Some(JSON), text),
         // Text and numbers always have a form in JSON. With this arm a mistake costs one answer and not the process.

@@ -14,7 +14,7 @@ use super::show;
 use super::show::{list, text};
 use super::table::cell;
 use crate::SUCCESS;
-use crate::cli::{GivenAttribute, GivenValue, TailArguments, TailVerdict, TopArguments, TopSorting};
+use crate::cli::{GivenAttribute, TailArguments, TailVerdict, TopArguments, TopSorting};
 use crate::console::{Console, Style};
 use crate::disk::plain_cause;
 use crate::text::{plain, shown};
@@ -387,10 +387,7 @@ struct Filter {
 impl Filter {
     fn of(arguments: &TailArguments) -> Self {
         let attribute = |GivenAttribute { name, value }: &GivenAttribute| {
-            let value = match value {
-                GivenValue::Text(text) => text.clone(),
-                GivenValue::Number(number) => number.to_string(),
-            };
+            let value = tollgate::Value::from(value).to_string();
             // The server shortens long values, and shows credentials as digests.
             (shown(name), [shown(&value), CredentialDigest::of_value(&value).to_string()])
         };

@@ -95,7 +95,7 @@ fn verdict(answer: &Value, console: &mut Console) {
         console.line("the callers file does not know this credential: such a request counts by its ip");
     }
     let calls = list(answer, "throttled");
-    console.line(match (answer["allowed"].as_bool(), answer["tells_its_limit"] == true) {
+    console.line(match (answer["allowed"].as_bool(), answer["carries_its_limit"] == true) {
         (None, true) if calls.is_empty() => {
             "such a call passes now if it asks for no more than its own limit at once: nothing is counted for its key"
         }
@@ -131,7 +131,7 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
     throttled(answer, console);
     let limits = list(answer, "limits");
     if limits.is_empty() {
-        if list(answer, "throttled").is_empty() && answer["tells_its_limit"] != true {
+        if list(answer, "throttled").is_empty() && answer["carries_its_limit"] != true {
             console.line("no limit applies to it; `tollgate explain` says why");
         }
         digests(answer, console);
@@ -149,7 +149,7 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
                     .to_owned(),
                 seconds(state, "next_unit_after_ms"),
                 seconds(state, "reset_after_ms"),
-                text(state, "stance").to_owned(),
+                text(state, "mode").to_owned(),
                 text(state, "source").to_owned(),
             ]
         })
@@ -216,7 +216,7 @@ pub(super) fn explanation(answer: &Value, console: &mut Console) {
     throttled(answer, console);
     for limit in list(answer, "limits") {
         let state = &limit["state"];
-        let what = match (limit["applies"] == true, state["allowed"] == true, text(state, "stance")) {
+        let what = match (limit["applies"] == true, state["allowed"] == true, text(state, "mode")) {
             (false, ..) => "does not apply".to_owned(),
             (true, true, _) if state["limit"].is_null() => "passes, unlimited".to_owned(),
             (true, true, _) => format!("passes, {} left", left(state)),
@@ -233,8 +233,8 @@ pub(super) fn explanation(answer: &Value, console: &mut Console) {
         if !matches!(text(state, "source"), "" | "exact" | "policy") {
             console.line(format_args!("  source: {}", plain(text(state, "source"))));
         }
-        if let Some(ruled) = limit.get("ruled") {
-            console.line(format_args!("  override: {}", override_text(ruled)));
+        if let Some(expiring) = limit.get("effective_override") {
+            console.line(format_args!("  override: {}", override_text(expiring)));
         }
         for change in list(limit, "what_would_change_it") {
             console.line(format_args!("  - {}", plain(change.as_str().unwrap_or_default())));
@@ -250,9 +250,9 @@ pub(super) fn explanation(answer: &Value, console: &mut Console) {
     answers(answer, console);
 }
 
-fn override_text(ruled: &Value) -> String {
-    let until = text(ruled, "until");
-    match (text(ruled, "ruling"), ruled["percent"].as_u64()) {
+fn override_text(expiring: &Value) -> String {
+    let until = text(expiring, "until");
+    match (text(expiring, "override"), expiring["percent"].as_u64()) {
         (_, Some(percent)) => format!("enforced for {percent} % of keys until {until}"),
         (state, None) => format!("{state} until {until}"),
     }
@@ -309,7 +309,7 @@ pub(super) fn unblocked(answer: &Value, console: &mut Console) {
     }
 }
 
-pub(super) fn ruled(answer: &Value, console: &mut Console) {
+pub(super) fn overridden(answer: &Value, console: &mut Console) {
     console.line(override_text(answer));
     for other in list(answer, "milder") {
         console.line(format_args!("until it ends, a milder override holds: {}", about(other)));
@@ -325,7 +325,7 @@ fn about(other: &Value) -> String {
 }
 
 pub(super) fn restored(answer: &Value, console: &mut Console) {
-    let others = list(answer, "still_ruled");
+    let others = list(answer, "still_overridden");
     console.line(match (answer["restored"] == true, others.is_empty()) {
         (true, true) => "restored: the policy holds again",
         (true, false) => "restored, but the policy does not hold yet",
@@ -401,15 +401,15 @@ pub(super) fn limits(answer: &Value, console: &mut Console) {
     let rows: Vec<Vec<String>> = list(answer, "limits")
         .iter()
         .map(|limit| {
-            let mode = match limit.get("holds") {
-                Some(ruled) => override_text(ruled),
+            let mode = match limit.get("effective_override") {
+                Some(expiring) => override_text(expiring),
                 None if limit["percent"] == 100 => text(limit, "mode").to_owned(),
                 None => format!("{} {} %", text(limit, "mode"), limit["percent"]),
             };
             vec![cell(text(limit, "name")), mode, meaning(limit)]
         })
         .collect();
-    let compat = list(answer, "foreign");
+    let compat = list(answer, "compat");
     if compat.is_empty() {
         lines(&["limit", "mode", "meaning"], &rows, console);
     }
@@ -421,7 +421,7 @@ pub(super) fn limits(answer: &Value, console: &mut Console) {
     }
     let overload: Vec<Vec<String>> = list(answer, "overload")
         .iter()
-        .map(|ruled| vec![text(ruled, "controller").to_owned(), override_text(ruled)])
+        .map(|expiring| vec![text(expiring, "controller").to_owned(), override_text(expiring)])
         .collect();
     if !overload.is_empty() {
         console.line("");

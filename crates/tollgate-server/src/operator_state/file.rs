@@ -45,7 +45,8 @@ pub(crate) struct OperatorState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ExpiringOverrideEntry {
-    ruling: OverrideEntry,
+    #[serde(alias = "ruling")]
+    kind: OverrideEntry,
     until: Micros,
 }
 
@@ -65,7 +66,8 @@ struct Micros(u64);
 #[serde(deny_unknown_fields)]
 struct LimitEntry {
     name: String,
-    ruled: ExpiringOverrideEntry,
+    #[serde(rename = "override", alias = "ruled")]
+    expiring: ExpiringOverrideEntry,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,18 +85,18 @@ impl Micros {
 
 impl From<ExpiringOverride> for ExpiringOverrideEntry {
     fn from(ExpiringOverride { kind, until }: ExpiringOverride) -> Self {
-        let ruling = match kind {
+        let kind = match kind {
             LimitOverride::Off => OverrideEntry::Off,
             LimitOverride::Shadow => OverrideEntry::Shadow,
             LimitOverride::Percent(percent) => OverrideEntry::Percent(percent),
         };
-        Self { ruling, until: Micros(until.unix_micros()) }
+        Self { kind, until: Micros(until.unix_micros()) }
     }
 }
 
 impl From<ExpiringOverrideEntry> for ExpiringOverride {
-    fn from(ExpiringOverrideEntry { ruling, until }: ExpiringOverrideEntry) -> Self {
-        let kind = match ruling {
+    fn from(ExpiringOverrideEntry { kind, until }: ExpiringOverrideEntry) -> Self {
+        let kind = match kind {
             OverrideEntry::Off => LimitOverride::Off,
             OverrideEntry::Shadow => LimitOverride::Shadow,
             OverrideEntry::Percent(percent) => LimitOverride::Percent(percent),
@@ -147,21 +149,22 @@ impl OperatorState {
             all: all.map(ExpiringOverrideEntry::from),
             limits: single
                 .into_iter()
-                .map(|(name, ruled)| LimitEntry { name, ruled: ruled.into() })
+                .map(|(name, expiring)| LimitEntry { name, expiring: expiring.into() })
                 .collect(),
             blocks: engine.operator().blocks(now).iter().map(|block| BlockEntry::from(&**block)).collect(),
-            overload: shedder.map(|shedder| ruled_controllers(shedder, now)).unwrap_or_default(),
+            overload: shedder.map(|shedder| overridden_controllers(shedder, now)).unwrap_or_default(),
             shared: BTreeMap::new(),
         }
     }
 
     /// The overrides and blocks as items.
     pub(super) fn items(&self) -> HeldItems {
-        let ruled = |id: String, ruled: &ExpiringOverrideEntry| held(id, ruled.until, &ruled.ruling);
+        let expiring =
+            |id: String, expiring: &ExpiringOverrideEntry| held(id, expiring.until, &expiring.kind);
         let single = |kind: &'static str| {
-            move |limit: &LimitEntry| ruled(format!("{kind}{}", limit.name), &limit.ruled)
+            move |limit: &LimitEntry| expiring(format!("{kind}{}", limit.name), &limit.expiring)
         };
-        let all = self.all.iter().map(|all| ruled(ALL_ID.to_owned(), all));
+        let all = self.all.iter().map(|all| expiring(ALL_ID.to_owned(), all));
         let overrides = all.chain(self.limits.iter().map(single(LIMIT_ID)));
         let overrides = overrides.chain(self.overload.iter().map(single(OVERLOAD_ID)));
         let blocks = self.blocks.iter().map(|block| held(block.id(), block.until, &block.attributes));
@@ -173,10 +176,10 @@ impl OperatorState {
         let mut state = Self::default();
         for (id, HeldItem { until, text }) in items {
             let until = Micros(*until);
-            let ruled = || Some(ExpiringOverrideEntry { ruling: serde_json::from_str(text).ok()?, until });
-            let entry = |name: &str| Some(LimitEntry { name: name.to_owned(), ruled: ruled()? });
+            let expiring = || Some(ExpiringOverrideEntry { kind: serde_json::from_str(text).ok()?, until });
+            let entry = |name: &str| Some(LimitEntry { name: name.to_owned(), expiring: expiring()? });
             if id == ALL_ID {
-                state.all = ruled();
+                state.all = expiring();
             } else if let Some(name) = id.strip_prefix(LIMIT_ID) {
                 state.limits.extend(entry(name));
             } else if let Some(name) = id.strip_prefix(OVERLOAD_ID) {
@@ -209,20 +212,22 @@ impl OperatorState {
             refused.extend(block.apply(engine, now).err());
         }
         if (&self.all, &self.limits) != (&held.all, &held.limits) {
-            let single = self.limits.into_iter().map(|limit| (limit.name, limit.ruled.into())).collect();
-            let ruled =
+            let single = self.limits.into_iter().map(|limit| (limit.name, limit.expiring.into())).collect();
+            let expiring =
                 engine.operator().resume_overrides((self.all.map(ExpiringOverride::from), single), now);
-            refused.extend(ruled.err().map(|error| error.to_string()));
+            refused.extend(expiring.err().map(|error| error.to_string()));
         }
         let Some(shedder) = shedder else { return refused };
-        for gone in
-            held.overload.iter().filter(|ruled| !self.overload.iter().any(|kept| kept.name == ruled.name))
+        for gone in held
+            .overload
+            .iter()
+            .filter(|expiring| !self.overload.iter().any(|kept| kept.name == expiring.name))
         {
             restore_controller(shedder, &gone.name, now);
         }
-        for ruled in self.overload.iter().filter(|ruled| !held.overload.contains(ruled)) {
+        for expiring in self.overload.iter().filter(|expiring| !held.overload.contains(expiring)) {
             // A fleet may have gateways with other controllers than this one.
-            let _ = rule_controller(Some(shedder), ruled);
+            let _ = override_controller(Some(shedder), expiring);
         }
         refused
     }
@@ -238,10 +243,10 @@ impl OperatorState {
     }
 
     fn moved(mut self, moved: impl Fn(Timestamp) -> Timestamp) -> Self {
-        let overrides = self.all.iter_mut().chain(self.limits.iter_mut().map(|limit| &mut limit.ruled));
-        let overrides = overrides.chain(self.overload.iter_mut().map(|controller| &mut controller.ruled));
+        let overrides = self.all.iter_mut().chain(self.limits.iter_mut().map(|limit| &mut limit.expiring));
+        let overrides = overrides.chain(self.overload.iter_mut().map(|controller| &mut controller.expiring));
         let ends = overrides
-            .map(|ruled| &mut ruled.until)
+            .map(|expiring| &mut expiring.until)
             .chain(self.blocks.iter_mut().map(|block| &mut block.until));
         ends.for_each(|until| *until = Micros(moved(until.instant()).unix_micros()));
         self
@@ -258,11 +263,11 @@ impl OperatorState {
             return Err("it is not what was written: it was cut off or changed".to_owned());
         }
         let mut state: Self = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-        state.all = state.all.filter(|ruled| now < ruled.until.instant());
-        state.limits.retain(|limit| now < limit.ruled.until.instant());
+        state.all = state.all.filter(|expiring| now < expiring.until.instant());
+        state.limits.retain(|limit| now < limit.expiring.until.instant());
         state.blocks.retain(|block| now < block.until.instant());
         state.blocks = state.blocks.into_iter().map(BlockEntry::sealed).collect();
-        state.overload.retain(|controller| now < controller.ruled.until.instant());
+        state.overload.retain(|controller| now < controller.expiring.until.instant());
         state.shared.retain(|_, item| item.ends_after(now.unix_micros()));
         Ok(state)
     }
@@ -290,13 +295,14 @@ impl OperatorState {
         shedder: Option<&Shedder>,
         now: Timestamp,
     ) -> Vec<String> {
-        let single = self.limits.into_iter().map(|limit| (limit.name, limit.ruled.into())).collect();
-        let ruled = engine.operator().resume_overrides((self.all.map(ExpiringOverride::from), single), now);
-        let mut refused: Vec<String> = ruled.err().map(|error| error.to_string()).into_iter().collect();
+        let single = self.limits.into_iter().map(|limit| (limit.name, limit.expiring.into())).collect();
+        let expiring =
+            engine.operator().resume_overrides((self.all.map(ExpiringOverride::from), single), now);
+        let mut refused: Vec<String> = expiring.err().map(|error| error.to_string()).into_iter().collect();
         for block in &self.blocks {
             refused.extend(block.apply(engine, now).err());
         }
-        refused.extend(self.overload.iter().filter_map(|state| rule_controller(shedder, state).err()));
+        refused.extend(self.overload.iter().filter_map(|state| override_controller(shedder, state).err()));
         refused
     }
 }
@@ -314,21 +320,24 @@ fn restore_controller(shedder: &Shedder, name: &str, now: Timestamp) {
     }
 }
 
-fn ruled_controllers(shedder: &Shedder, now: Timestamp) -> Vec<LimitEntry> {
-    let ruled = |controller: Controller| {
+fn overridden_controllers(shedder: &Shedder, now: Timestamp) -> Vec<LimitEntry> {
+    let expiring = |controller: Controller| {
         let (mode, until) = shedder.switch(controller, |switch| switch.active_override(now)).flatten()?;
-        let ruling = if mode == Mode::Shadow { OverrideEntry::Shadow } else { OverrideEntry::Off };
-        let ruled = ExpiringOverrideEntry { ruling, until: Micros(until.unix_micros()) };
-        Some(LimitEntry { name: controller.as_str().to_owned(), ruled })
+        let kind = if mode == Mode::Shadow { OverrideEntry::Shadow } else { OverrideEntry::Off };
+        let expiring = ExpiringOverrideEntry { kind, until: Micros(until.unix_micros()) };
+        Some(LimitEntry { name: controller.as_str().to_owned(), expiring })
     };
-    Controller::ALL.into_iter().filter_map(ruled).collect()
+    Controller::ALL.into_iter().filter_map(expiring).collect()
 }
 
-fn rule_controller(shedder: Option<&Shedder>, LimitEntry { name, ruled }: &LimitEntry) -> Result<(), String> {
-    let until = ruled.until.instant();
+fn override_controller(
+    shedder: Option<&Shedder>,
+    LimitEntry { name, expiring }: &LimitEntry,
+) -> Result<(), String> {
+    let until = expiring.until.instant();
     let named = Controller::ALL.into_iter().find(|controller| controller.as_str() == name);
     let switched = shedder.zip(named).and_then(|(shedder, controller)| {
-        shedder.switch(controller, |switch| match ruled.ruling {
+        shedder.switch(controller, |switch| match expiring.kind {
             OverrideEntry::Shadow => switch.shadow(until),
             OverrideEntry::Off | OverrideEntry::Percent(_) => switch.kill(until),
         })
@@ -372,10 +381,10 @@ mod tests {
     fn busy() -> Engine {
         let engine = engine("limits: [{name: a, rate: 1/h}, {name: b, by: [k], rate: 1/h}]");
         let until = |seconds| T0 + Ticks::from_secs(seconds);
-        let rule = |scope, ruling, seconds| {
+        let rule = |scope, kind, seconds| {
             engine
                 .operator()
-                .set_override(scope, ExpiringOverride { kind: ruling, until: until(seconds) }, T0)
+                .set_override(scope, ExpiringOverride { kind, until: until(seconds) }, T0)
                 .unwrap();
         };
         rule(Scope::All, LimitOverride::Shadow, 10);
@@ -455,9 +464,9 @@ mod tests {
             let state = OperatorState::read(&bytes, now).unwrap();
             assert_eq!(state.apply(&engine, Some(&after), now), Vec::<String>::new());
             for controller in Controller::ALL {
-                let ruled = [&before, &after]
+                let expiring = [&before, &after]
                     .map(|shedder| shedder.switch(controller, |switch| switch.active_override(now)));
-                assert_eq!(ruled[0], ruled[1], "{controller} after {seconds} s");
+                assert_eq!(expiring[0], expiring[1], "{controller} after {seconds} s");
             }
         }
         let state = OperatorState::read(&bytes, T0).unwrap();

@@ -65,10 +65,7 @@ impl TestStep {
     pub(super) fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
         let mut request = CheckRequest::new();
         for attribute in &self.attributes {
-            request = match &attribute.value {
-                GivenValue::Text(text) => request.with(&attribute.name, text)?,
-                GivenValue::Number(number) => request.with(&attribute.name, *number)?,
-            };
+            request.push(&attribute.name, &attribute.value)?;
         }
         request.cost(self.cost)
     }

@@ -4,14 +4,14 @@ use std::fmt::Write;
 
 use tollgate::policy::Limit;
 use tollgate::time::WallOffset;
-use tollgate::{CheckRequest, Decision, Policy, Ticks, Timestamp, Value, Verdict};
+use tollgate::{CheckRequest, Decision, Policy, Ticks, Timestamp, Verdict};
 use tollgate_sim::log::{Entry, Reader as LogReader};
 use tollgate_sim::replay::Describe;
 
 use super::expectation::Expectation;
 use super::file;
 use super::run::{engine, run};
-use crate::cli::TestArguments;
+use crate::cli::{GivenValue, TestArguments};
 use crate::decision_json::verdict_name;
 use crate::identity::Identity;
 use crate::replay::{self, RequestReader};
@@ -23,14 +23,8 @@ const NAME: &str = "the recorded test";
 /// A request of the log.
 struct RecordedRequest {
     at: Timestamp,
-    attributes: Vec<(String, RecordedValue)>,
+    attributes: Vec<(String, GivenValue)>,
     cost: u64,
-}
-
-/// A value that outlives its line.
-enum RecordedValue {
-    Text(String),
-    Number(i64),
 }
 
 /// The text of a test file.
@@ -78,11 +72,7 @@ fn requests(
 
 fn owned(request: &CheckRequest<'_>, policy: &Policy, at: Timestamp) -> RecordedRequest {
     let used = request.attributes().iter().filter(|given| policy.uses(given.name));
-    let value = |value: Value<'_>| match value {
-        Value::Text(text) => RecordedValue::Text(text.to_owned()),
-        Value::Number(number) => RecordedValue::Number(number),
-    };
-    let attributes = used.map(|given| (given.name.to_owned(), value(given.value))).collect();
+    let attributes = used.map(|given| (given.name.to_owned(), given.value.into())).collect();
     RecordedRequest { at, attributes, cost: request.units() }
 }
 
@@ -99,10 +89,6 @@ fn written(requests: &[RecordedRequest], policy: Policy, path: &str) -> Result<S
     for recorded in requests {
         let mut request = CheckRequest::new();
         for (name, value) in &recorded.attributes {
-            let value = match value {
-                RecordedValue::Text(text) => Value::Text(text),
-                RecordedValue::Number(number) => Value::Number(*number),
-            };
             request.push(name, value).map_err(|error| error.to_string())?;
         }
         let request = request.cost(recorded.cost).map_err(|error| error.to_string())?;
@@ -118,8 +104,8 @@ fn request_fields(request: &RecordedRequest, start: Timestamp) -> Result<String,
     let mut attributes = Vec::new();
     for (name, value) in &request.attributes {
         let value = match value {
-            RecordedValue::Text(text) => quoted(text)?,
-            RecordedValue::Number(number) => number.to_string(),
+            GivenValue::Text(text) => quoted(text)?,
+            GivenValue::Number(number) => number.to_string(),
         };
         attributes.push(format!("{}: {value}", quoted(name)?));
     }

@@ -39,7 +39,7 @@ const HEIGHT: u64 = 120;
 /// The width of one bar with its gap.
 const STEP: u64 = 34;
 
-/// What a page is about.
+/// The subject of a page.
 pub(crate) struct PageTitle<'t> {
     /// The name of the policy.
     pub(crate) policy: &'t str,
@@ -55,7 +55,7 @@ pub(crate) struct SuggestedLimit<'t> {
     pub(crate) limit: String,
     /// Its policy, as a file.
     pub(crate) policy: &'t str,
-    /// What to know about it.
+    /// Remarks about it.
     pub(crate) remarks: &'t [String],
 }
 

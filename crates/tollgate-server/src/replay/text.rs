@@ -97,7 +97,7 @@ pub(super) fn verdict(totals: &Totals) -> String {
     )
 }
 
-/// What else is known of all requests together.
+/// Further facts about all requests together.
 pub(super) fn facts(totals: &Totals, clients: &str) -> Vec<String> {
     let mut facts = Vec::new();
     if clients != Clients::Gone.name() {
@@ -367,7 +367,7 @@ fn show_rest(report: &Report, against: Option<&str>, console: &mut Console) {
     }
 }
 
-/// What counting in a shared store would cost, and what the replay itself took.
+/// The cost of counting in a shared store, and of the replay itself.
 pub(super) fn costs(report: &Report) -> [String; 3] {
     let Report {
         input: InputReport { reorder_window_ms, .. },

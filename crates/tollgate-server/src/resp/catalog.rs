@@ -189,7 +189,7 @@ impl CommandEntry {
 
     /// Writes the reply of `COMMAND`: ten fields, of which the last three are for tips, key specifications and
     /// subcommands.
-    fn tell(&self, reply: &mut Reply<'_>) {
+    fn write(&self, reply: &mut Reply<'_>) {
         reply.array(10);
         reply.bulk(self.name.as_bytes());
         reply.integer(self.arity);
@@ -217,7 +217,7 @@ impl CommandEntry {
 pub(super) fn answer(arguments: Arguments<'_>, reply: &mut Reply<'_>) {
     let Some(what) = arguments.get(1) else {
         reply.array(ENTRIES.len());
-        return ENTRIES.iter().for_each(|entry| entry.tell(reply));
+        return ENTRIES.iter().for_each(|entry| entry.write(reply));
     };
     let is_named = arguments.len() > 2;
     match what.to_ascii_lowercase().as_slice() {
@@ -229,13 +229,13 @@ pub(super) fn answer(arguments: Arguments<'_>, reply: &mut Reply<'_>) {
         b"info" if is_named => {
             reply.array(arguments.len() - 2);
             arguments.from(2).for_each(|name| match CommandEntry::of(name) {
-                Some(entry) => entry.tell(reply),
+                Some(entry) => entry.write(reply),
                 None => reply.null(),
             });
         }
         b"info" => {
             reply.array(ENTRIES.len());
-            ENTRIES.iter().for_each(|entry| entry.tell(reply));
+            ENTRIES.iter().for_each(|entry| entry.write(reply));
         }
         b"docs" => {
             let entries: Vec<&CommandEntry> = match is_named {

@@ -6,7 +6,7 @@ use tollgate::Policy;
 use tollgate_compat::CompatConfig;
 
 use super::example_request::example_request;
-use super::listeners::Addresses;
+use super::settings::Addresses;
 use crate::control::admin::{Credentials, web_console};
 use crate::reload::Start;
 

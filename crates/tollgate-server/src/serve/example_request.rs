@@ -72,7 +72,7 @@ fn attributes(limit: &Limit) -> Option<Map<String, Value>> {
             Condition::Holds(_) => return None,
         };
         let network = choices.networks().first().map(|network| network.first().to_string());
-        let pattern = choices.globs().first().map(Glob::sample);
+        let pattern = choices.globs().first().map(Glob::example);
         attributes.insert(name.clone(), choices.values().first().cloned().or(network).or(pattern)?.into());
     }
     match limit.cost() {

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tollgate::Clock;
 use tollgate_gateway::{RequestSettings, RoutePlan};
 
-use super::settings::ListenAddresses;
+use super::settings::{Addresses, Listening};
 use crate::control::ControlPlane;
 use crate::disk::plain_cause;
 use crate::gateway;
@@ -29,22 +29,7 @@ pub(super) struct Proxying {
 }
 
 /// Addresses that are bound and not yet served.
-pub(super) struct Listeners {
-    http: TcpListener,
-    grpc: Option<TcpListener>,
-    pub(super) resp: Option<TcpListener>,
-    gateway: Option<TcpListener>,
-    outbound: Option<TcpListener>,
-}
-
-/// The address of each protocol.
-pub(super) struct Addresses {
-    pub(super) http: SocketAddr,
-    pub(super) grpc: Option<SocketAddr>,
-    pub(super) resp: Option<SocketAddr>,
-    pub(super) gateway: Option<SocketAddr>,
-    pub(super) outbound: Option<SocketAddr>,
-}
+pub(super) type Listeners = Listening<TcpListener>;
 
 /// Listeners that are being served.
 pub(super) struct OpenListeners {
@@ -54,20 +39,17 @@ pub(super) struct OpenListeners {
 }
 
 impl Listeners {
-    /// Binds these addresses. Binds the gateway's address if there are routes.
+    /// Binds these addresses.
     ///
     /// # Errors
     /// When an address cannot be bound. The message says what to do.
-    pub(super) async fn bind(at: &ListenAddresses, routes: &[RoutePlan]) -> Result<Self, String> {
+    pub(super) async fn bind(at: &Addresses) -> Result<Self, String> {
         Ok(Self {
             http: listen::bind(at.http, "--http").await?,
             grpc: bound(at.grpc, "--grpc").await?,
             resp: bound(at.resp, "--resp").await?,
             outbound: bound(at.outbound, "--outbound").await?,
-            gateway: match routes.is_empty() {
-                true => None,
-                false => Some(listen::bind(at.gateway, "--gateway").await?),
-            },
+            gateway: bound(at.gateway, "--gateway").await?,
         })
     }
 

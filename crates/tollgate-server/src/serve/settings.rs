@@ -19,7 +19,7 @@ use crate::tls::TlsFiles;
 
 /// The settings.
 pub(super) struct Settings {
-    pub(super) listen: ListenAddresses,
+    pub(super) listen: Addresses,
     pub(super) auth: Auth,
     /// The files of TLS, if it is enabled.
     pub(super) tls: Option<TlsFiles>,
@@ -45,16 +45,19 @@ pub(super) struct Settings {
     pub(super) drain_delay: Duration,
 }
 
-/// The address of each protocol. Without one a protocol is not served.
-pub(super) struct ListenAddresses {
-    pub(super) http: SocketAddr,
-    pub(super) grpc: Option<SocketAddr>,
-    pub(super) resp: Option<SocketAddr>,
-    /// It is served if there are routes.
-    pub(super) gateway: SocketAddr,
+/// The address or the bound listener of each protocol. Without one a protocol is not served.
+pub(super) struct Listening<T> {
+    pub(super) http: T,
+    pub(super) grpc: Option<T>,
+    pub(super) resp: Option<T>,
+    /// Where requests to upstreams are taken, if there are routes.
+    pub(super) gateway: Option<T>,
     /// Where calls to other people's APIs are taken, if the config has `outbound`.
-    pub(super) outbound: Option<SocketAddr>,
+    pub(super) outbound: Option<T>,
 }
+
+/// The address of each protocol.
+pub(super) type Addresses = Listening<SocketAddr>;
 
 /// Where traces are sent, and which share of decisions is traced, in parts per million.
 pub(super) struct TraceSettings {
@@ -78,25 +81,23 @@ impl Settings {
             }
             (plan, chosen) => plan.as_ref().map(|plan| chosen.unwrap_or(plan.listen)),
         };
-        let listen = ListenAddresses {
+        config.routes.extend(arguments.upstream.as_ref().map(RoutePlan::of_flag));
+        let listen = Addresses {
             outbound,
             http: arguments.http,
             grpc: arguments.grpc.address(),
             resp: arguments.resp.address(),
-            gateway: arguments.gateway,
+            gateway: (!config.routes.is_empty()).then_some(arguments.gateway),
         };
         let has_client_ca = arguments.security.tls_client_ca.is_some();
         if !has_client_ca && !arguments.insecure {
             if !auth.is_required() {
-                [Some(listen.http), listen.grpc, listen.resp]
-                    .into_iter()
-                    .flatten()
-                    .try_for_each(is_loopback)?;
+                let named = [Some(listen.http), listen.grpc, listen.resp];
+                named.into_iter().flatten().try_for_each(is_loopback)?;
             }
             listen.outbound.map_or(Ok(()), is_loopback_of_outbound)?;
         }
         config.callers = arguments.callers.clone().or(config.callers);
-        config.routes.extend(arguments.upstream.as_ref().map(RoutePlan::of_flag));
         let store = StoreChoice::of(&arguments.store.settings(), &config.store)?;
         let traces = arguments.observability.otlp.clone();
         let sample = arguments.observability.otlp_sample;

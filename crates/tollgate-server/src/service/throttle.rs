@@ -3,7 +3,7 @@
 //! limits too.
 
 use tollgate::store::Store;
-use tollgate::{CheckRequest, LimitOverride, Ticks, Timestamp, Value};
+use tollgate::{CheckRequest, LimitOverride, Ticks, Timestamp};
 
 use super::Service;
 use super::throttle_counters::{CounterTable, ThrottleCommand, ThrottleCounters};
@@ -138,13 +138,9 @@ impl ThrottledName {
     fn by(request: &CheckRequest<'_>) -> Option<Self> {
         let (mut key, mut command) = (None, None);
         for given in request.attributes() {
-            let value = match given.value {
-                Value::Text(text) => text.to_owned(),
-                Value::Number(number) => number.to_string(),
-            };
             match given.name {
-                KEY => key = Some(value),
-                COMMAND => command = Some(value),
+                KEY => key = Some(given.value.to_string()),
+                COMMAND => command = Some(given.value.to_string()),
                 _ => return None,
             }
         }

@@ -35,7 +35,7 @@ struct ClusterMember {
 }
 
 /// Findings about the cluster, and its primaries.
-pub(super) async fn look(node: &Node) -> (Vec<CheckFinding>, Vec<Primary>) {
+pub(super) async fn inspect(node: &Node) -> (Vec<CheckFinding>, Vec<Primary>) {
     let ask = |what: &str| {
         let mut command = redis::cmd("CLUSTER");
         command.arg(what);

@@ -12,7 +12,7 @@ use super::report::{CheckFinding, Mark};
 const SENTINELS_MIN: usize = 3;
 
 /// Asks the sentinels in turn for the server that they watch.
-pub(super) async fn look(
+pub(super) async fn inspect(
     sentinels: &[Host],
     service: &str,
     entrance: &Entrance<'_>,

@@ -104,15 +104,13 @@ impl RuleVerdict<'_> {
 #[cold]
 fn log(verdict: &RuleVerdict<'_>, protocol: Protocol, now: Timestamp) {
     let event = event(verdict, protocol, now);
-    let attributes: Vec<String> =
-        event.attributes.iter().map(|(name, value)| format!("{name}={value}")).collect();
     tracing::debug!(
         wire = protocol.name(),
         verdict = VERDICTS[verdict.index()],
         limit = event.limit,
         source = event.source,
         retry_after_ms = event.retry_after_ms,
-        attributes = attributes.join(" "),
+        attributes = text::joined(event.attributes),
         "decided"
     );
 }

@@ -48,7 +48,7 @@ impl EventBudget {
 impl Meter {
     /// Publishes a decision to the watchers.
     #[cold]
-    pub(super) fn tell(
+    pub(super) fn publish_decision(
         &self,
         request: &CheckRequest<'_>,
         decision: &Decision,
@@ -123,15 +123,6 @@ pub(super) fn deciding(decision: &Decision) -> Option<LimitStatus<'_>> {
 #[cold]
 pub(super) fn log(request: &CheckRequest<'_>, decision: &Decision, protocol: Protocol) {
     let deciding = deciding(decision);
-    let mut attributes = String::new();
-    for (name, value) in text::attributes(request) {
-        if !attributes.is_empty() {
-            attributes.push(' ');
-        }
-        attributes.push_str(&name);
-        attributes.push('=');
-        attributes.push_str(&value);
-    }
     tracing::debug!(
         wire = protocol.name(),
         verdict = VERDICTS[verdict_index(decision)],
@@ -140,7 +131,7 @@ pub(super) fn log(request: &CheckRequest<'_>, decision: &Decision, protocol: Pro
         reason = RefusalText::of(decision).reason.map(|reason| text::shown(&reason)),
         source = deciding.map_or(NO_SOURCE, |status| status.source.name()),
         retry_after_ms = decision.retry_advice().map(Ticks::ceil_millis),
-        attributes,
+        attributes = text::joined(text::attributes(request)),
         "decided"
     );
 }

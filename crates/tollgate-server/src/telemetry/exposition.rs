@@ -1,10 +1,11 @@
 //! Prometheus's text format, version 0.0.4: how names, labels and numbers are written. [`super::scrape`] chooses what
 //! is written.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 
 use super::histogram::HistogramReading;
-use super::names::{Metric, MetricKind, label};
+use super::names::{self, Metric, MetricKind, label};
 
 /// The content type of the format.
 pub(crate) const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -12,69 +13,71 @@ pub(crate) const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8"
 /// Labels of one number: names and values.
 pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
 
-/// A page under construction.
+/// A page under construction: the lines of each metric, by its name.
 #[derive(Default)]
 pub(super) struct Page {
-    text: String,
+    lines: HashMap<&'static str, String>,
 }
 
 // Writing to a string cannot fail, so the results of `write!` are ignored.
 impl Page {
-    /// Begins a metric. All of its numbers must follow before the next metric begins.
-    pub(super) fn metric(&mut self, metric: &Metric) {
-        let kind = match metric.kind {
-            MetricKind::Counter => "counter",
-            MetricKind::Gauge => "gauge",
-            MetricKind::Histogram => "histogram",
-        };
-        let help = metric.help.replace('\\', r"\\").replace('\n', r"\n");
-        let _ = writeln!(self.text, "# HELP {} {help}", metric.name);
-        let _ = writeln!(self.text, "# TYPE {} {kind}", metric.name);
-    }
-
     /// Writes one number.
     pub(super) fn number(&mut self, metric: &Metric, labels: Labels<'_>, number: u64) {
-        self.line(metric.name, "", labels, None, number);
+        self.line(metric, "", labels, None, number);
     }
 
     /// Writes one duration, given in nanoseconds, as seconds.
     pub(super) fn seconds(&mut self, metric: &Metric, labels: Labels<'_>, nanos: u64) {
-        self.line(metric.name, "", labels, None, seconds(nanos));
+        self.line(metric, "", labels, None, seconds(nanos));
     }
 
     /// Writes the numbers of a histogram of durations.
     pub(super) fn histogram(&mut self, metric: &Metric, labels: Labels<'_>, reading: &HistogramReading) {
         for (bound, count) in &reading.buckets {
-            self.line(metric.name, "_bucket", labels, Some(&seconds(*bound)), count);
+            self.line(metric, "_bucket", labels, Some(&seconds(*bound)), count);
         }
-        self.line(metric.name, "_bucket", labels, Some("+Inf"), reading.count);
-        self.line(metric.name, "_sum", labels, None, seconds(reading.sum_nanos));
-        self.line(metric.name, "_count", labels, None, reading.count);
+        self.line(metric, "_bucket", labels, Some("+Inf"), reading.count);
+        self.line(metric, "_sum", labels, None, seconds(reading.sum_nanos));
+        self.line(metric, "_count", labels, None, reading.count);
     }
 
     fn line(
         &mut self,
-        name: &str,
+        metric: &Metric,
         suffix: &str,
         labels: Labels<'_>,
         bound: Option<&str>,
         number: impl std::fmt::Display,
     ) {
-        self.text.push_str(name);
-        self.text.push_str(suffix);
+        let text = self.lines.entry(metric.name).or_default();
+        text.push_str(metric.name);
+        text.push_str(suffix);
         let bound = bound.map(|bound| (label::BOUND, bound));
         for (index, (name, value)) in labels.iter().copied().chain(bound).enumerate() {
-            self.text.push(if index == 0 { '{' } else { ',' });
-            let _ = write!(self.text, "{name}=\"{}\"", escaped(value));
+            text.push(if index == 0 { '{' } else { ',' });
+            let _ = write!(text, "{name}=\"{}\"", escaped(value));
         }
         if !labels.is_empty() || bound.is_some() {
-            self.text.push('}');
+            text.push('}');
         }
-        let _ = writeln!(self.text, " {number}");
+        let _ = writeln!(text, " {number}");
     }
 
+    /// The page: every metric, in the order in which they are declared.
     pub(super) fn into_text(self) -> String {
-        self.text
+        let mut page = String::new();
+        for metric in names::ALL {
+            let kind = match metric.kind {
+                MetricKind::Counter => "counter",
+                MetricKind::Gauge => "gauge",
+                MetricKind::Histogram => "histogram",
+            };
+            let help = metric.help.replace('\\', r"\\").replace('\n', r"\n");
+            let _ = writeln!(page, "# HELP {} {help}", metric.name);
+            let _ = writeln!(page, "# TYPE {} {kind}", metric.name);
+            page.push_str(self.lines.get(metric.name).map_or("", String::as_str));
+        }
+        page
     }
 }
 
@@ -106,25 +109,27 @@ mod tests {
             histogram.observe(nanos);
         }
         let mut page = Page::default();
-        page.metric(&CONNECTIONS);
         page.number(&CONNECTIONS, &[("wire", "http")], 3);
         page.number(&CONNECTIONS, &[], 0);
-        page.metric(&RETRY_AFTER);
         page.histogram(&RETRY_AFTER, &[("a", "b")], &histogram.read());
-        let expected = "\
-# HELP tollgate_connections_open Connections that are open now, by protocol.
-# TYPE tollgate_connections_open gauge
-tollgate_connections_open{wire=\"http\"} 3
-tollgate_connections_open 0
-# HELP tollgate_retry_after_seconds The retry delay sent to denied callers.
-# TYPE tollgate_retry_after_seconds histogram
-tollgate_retry_after_seconds_bucket{a=\"b\",le=\"0.000001\"} 1
-tollgate_retry_after_seconds_bucket{a=\"b\",le=\"2.5\"} 2
-tollgate_retry_after_seconds_bucket{a=\"b\",le=\"+Inf\"} 3
-tollgate_retry_after_seconds_sum{a=\"b\"} 9.000002001
-tollgate_retry_after_seconds_count{a=\"b\"} 3
-";
-        assert_eq!(page.into_text(), expected);
+        let page = page.into_text();
+        let of_both =
+            |line: &&str| [CONNECTIONS.name, RETRY_AFTER.name].iter().any(|name| line.contains(name));
+        let lines: Vec<&str> = page.lines().filter(of_both).collect();
+        let expected = [
+            "# HELP tollgate_retry_after_seconds The retry delay sent to denied callers.",
+            "# TYPE tollgate_retry_after_seconds histogram",
+            "tollgate_retry_after_seconds_bucket{a=\"b\",le=\"0.000001\"} 1",
+            "tollgate_retry_after_seconds_bucket{a=\"b\",le=\"2.5\"} 2",
+            "tollgate_retry_after_seconds_bucket{a=\"b\",le=\"+Inf\"} 3",
+            "tollgate_retry_after_seconds_sum{a=\"b\"} 9.000002001",
+            "tollgate_retry_after_seconds_count{a=\"b\"} 3",
+            "# HELP tollgate_connections_open Connections that are open now, by protocol.",
+            "# TYPE tollgate_connections_open gauge",
+            "tollgate_connections_open{wire=\"http\"} 3",
+            "tollgate_connections_open 0",
+        ];
+        assert_eq!(lines, expected);
     }
 
     /// No label value can end its quotes or its line.

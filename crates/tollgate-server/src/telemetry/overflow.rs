@@ -29,7 +29,7 @@ pub(crate) struct Overflow {
 impl Overflow {
     /// Records a decision if one of its limits had no room for a separate counter.
     #[inline]
-    pub(super) fn look(&self, decision: &Decision, now: Timestamp) {
+    pub(super) fn note_decision(&self, decision: &Decision, now: Timestamp) {
         for status in decision.limits() {
             if is_crowded(status.source) {
                 self.note(status.limit.name(), status.source, now);

@@ -6,7 +6,7 @@ use tollgate::{CheckRequest, Decision, Timestamp};
 use tollgate_compat::Rule;
 
 use super::exposition::Page;
-use super::names::{self, Metric, label};
+use super::names::{self, label};
 use super::striped::StripedCounters;
 use crate::log_throttle::LogThrottle;
 use crate::protocol::Protocol;
@@ -110,15 +110,15 @@ impl Unlimited {
         }
     }
 
-    pub(super) fn show(&self, metric: &Metric, page: &mut Page) {
-        let first = if *metric == names::WITHOUT_LIMIT { 0 } else { Protocol::ALL.len() };
-        for protocol in Protocol::ALL {
-            let count = self.counts.sum(first + protocol as usize);
-            page.number(metric, &[(label::WIRE, protocol.name())], count);
+    pub(super) fn show(&self, page: &mut Page) {
+        for (metric, first) in [(&names::WITHOUT_LIMIT, 0), (&names::UNDECLARED, Protocol::ALL.len())] {
+            for protocol in Protocol::ALL {
+                let count = self.counts.sum(first + protocol as usize);
+                page.number(metric, &[(label::WIRE, protocol.name())], count);
+            }
         }
-        if *metric == names::WITHOUT_LIMIT {
-            page.number(metric, &[(label::WIRE, RLQS)], self.counts.sum(2 * Protocol::ALL.len()));
-        }
+        let of_rlqs = self.counts.sum(2 * Protocol::ALL.len());
+        page.number(&names::WITHOUT_LIMIT, &[(label::WIRE, RLQS)], of_rlqs);
     }
 }
 
@@ -129,12 +129,5 @@ fn minute(now: Timestamp) -> Timestamp {
 
 /// Names for the log, shortened and without characters that would break its lines.
 fn listed<'n>(names: impl Iterator<Item = &'n str>) -> String {
-    let mut listed = String::new();
-    for name in names.take(NAMES_SHOWN) {
-        if !listed.is_empty() {
-            listed.push_str(", ");
-        }
-        text::push(&mut listed, name);
-    }
-    listed
+    names.take(NAMES_SHOWN).map(text::shown).collect::<Vec<_>>().join(", ")
 }

@@ -6,7 +6,7 @@ use tollgate::Ticks;
 
 use super::exposition::Page;
 use super::histogram::{Histogram, RETRY_BOUNDS};
-use super::names::{self, Metric};
+use super::names;
 
 /// The number of waiters, and their waiting times. Relaxed: the number is only shown.
 pub(super) struct Waiting {
@@ -30,12 +30,8 @@ impl Waiting {
         self.now.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Writes the numbers of one metric, if it belongs here.
-    pub(super) fn show(&self, metric: &Metric, page: &mut Page) {
-        if *metric == names::WAITING {
-            page.number(metric, &[], self.now.load(Ordering::Relaxed));
-        } else if *metric == names::WAITS {
-            page.histogram(metric, &[], &self.waits.read());
-        }
+    pub(super) fn show(&self, page: &mut Page) {
+        page.number(&names::WAITING, &[], self.now.load(Ordering::Relaxed));
+        page.histogram(&names::WAITS, &[], &self.waits.read());
     }
 }

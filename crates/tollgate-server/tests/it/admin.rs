@@ -198,7 +198,7 @@ fn wrong_questions() {
     ask(&server, TOKEN, "POST", "/admin/v1/get", &large).problem(413);
     let limits = ask(&server, TOKEN, "GET", "/admin/v1/limits", "").json();
     assert!(
-        limits["limits"].as_array().unwrap().iter().all(|limit| limit.get("ruled").is_none()),
+        limits["limits"].as_array().unwrap().iter().all(|limit| limit.get("own_override").is_none()),
         "{limits}"
     );
     assert_eq!(limits["blocks"].as_array().unwrap().len(), 0);

@@ -54,8 +54,16 @@ fn a_restore_reports_remaining_overrides() {
     says(&server, "kill --all --for 10m", &["off until"]);
     let limits = shown(&server, "limits");
     let rows: Vec<&Value> = limits["limits"].as_array().unwrap().iter().collect();
-    assert_eq!((&rows[0]["mode"], &rows[0]["holds"]["ruling"]), (&"off".into(), &"off".into()), "{limits}");
-    assert_eq!((&rows[1]["mode"], rows[1].get("holds")), (&"off".into(), None), "it is off in the policy");
+    assert_eq!(
+        (&rows[0]["mode"], &rows[0]["effective_override"]["override"]),
+        (&"off".into(), &"off".into()),
+        "{limits}"
+    );
+    assert_eq!(
+        (&rows[1]["mode"], rows[1].get("effective_override")),
+        (&"off".into(), None),
+        "it is off in the policy"
+    );
     let (_, table) = printed(&server, "limits");
     assert!(!table.contains("enforce"), "{table}");
     says(&server, "kill a --for 1h", &["off until"]);
@@ -153,7 +161,7 @@ fn a_limit_without_its_cost_is_shown_to_deny() {
 /// The story: of a key that `CL.THROTTLE` counts and denies, `get` and `explain` said that it passes, not counted, because no limit of
 /// the policy applies. Such a call tells its limit, so only the call can tell whether it passes.
 #[test]
-fn a_call_that_tells_its_limit_is_not_shown_to_pass() {
+fn a_call_that_carries_its_limit_is_not_shown_to_pass() {
     let server = server("limits: [{name: per-key, by: [api_key], rate: 3/h}, {name: all, rate: 99/h}]");
     let throttle = || server.resp_exchange(b"CL.THROTTLE x 0 1 3600\r\nQUIT\r\n");
     says(&server, "get key=x command=cl.throttle", &["nothing is counted for its key"]);
@@ -168,7 +176,7 @@ fn a_call_that_tells_its_limit_is_not_shown_to_pass() {
         assert!(text.contains("cl.throttle, by limits of its own: all back in "), "{text}");
         assert!(!text.contains("per-key") && !text.contains("not counted"), "{text}");
         let shown = shown(&server, words);
-        assert_eq!((&shown["allowed"], &shown["tells_its_limit"]), (&Value::Null, &true.into()), "{shown}");
+        assert_eq!((&shown["allowed"], &shown["carries_its_limit"]), (&Value::Null, &true.into()), "{shown}");
     }
     says(&server, "get key=x", &["such a request passes now", "cl.throttle, by limits of its own"]);
     says(&server, "block key=x --for 10m", &["is blocked"]);

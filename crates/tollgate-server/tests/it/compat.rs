@@ -447,7 +447,7 @@ fn operating_foreign_rules() {
         );
     }
     let limits = admin::ask(&server, admin::TOKEN, "GET", "/admin/v1/limits", "").json();
-    assert_eq!((&limits["limits"], limits["foreign"].as_array().unwrap().len()), (&json!([]), 1));
+    assert_eq!((&limits["limits"], limits["compat"].as_array().unwrap().len()), (&json!([]), 1));
     let metrics = String::from_utf8(server.send("GET", "/metrics", "").body).unwrap();
     assert!(metrics.contains(r#"wire="limitador""#), "{metrics}");
 }

@@ -188,7 +188,7 @@ fn forms_of_other_sites_are_refused() {
     assert_eq!(visitor.post_with("/console/act", "", &mixed).status, 403, "the token of another session");
     let limits = ask(&server, TOKEN, "GET", "/admin/v1/limits", "").json();
     assert!(
-        limits["limits"].as_array().unwrap().iter().all(|limit| limit.get("ruled").is_none()),
+        limits["limits"].as_array().unwrap().iter().all(|limit| limit.get("own_override").is_none()),
         "{limits}"
     );
     let own = format!("Origin: http://{}\r\nSec-Fetch-Site: same-origin\r\n", server.address);

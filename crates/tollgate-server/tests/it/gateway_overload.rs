@@ -191,8 +191,8 @@ fn switches_outlive_the_process() {
     assert_eq!(modes(&second), printed);
     // The banner says that `limits` lists them, and it did not.
     let listed = say(&second, "limits");
-    for ruled in ["worker-shedder        shadow until 20", "adaptive-concurrency  off until 20"] {
-        assert!(listed.contains(ruled), "{ruled:?} is not in {listed}");
+    for expiring in ["worker-shedder        shadow until 20", "adaptive-concurrency  off until 20"] {
+        assert!(listed.contains(expiring), "{expiring:?} is not in {listed}");
     }
     let listed: serde_json::Value = serde_json::from_str(&say(&second, "limits --json")).unwrap();
     assert_eq!(listed["overload"].as_array().map(Vec::len), Some(2), "{listed}");

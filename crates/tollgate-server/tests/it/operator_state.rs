@@ -99,7 +99,7 @@ fn a_crash_takes_nothing_back() {
     say(&server, "restore per-key");
     kill(server);
 
-    // The limit of a ruling is gone for a while, and comes back with it.
+    // The limit of an override is gone for a while, and comes back with it.
     let server = start(&scratch, "limits: [{name: per-key, by: [api_key], rate: 5/h}]");
     assert!(server.banner.contains("1 block and 1 override of"), "{}", server.banner);
     say(&server, "shadow --all --for 1h");
@@ -107,7 +107,7 @@ fn a_crash_takes_nothing_back() {
     let server = start(&scratch, POLICY);
     let after = limits(&server);
     assert_eq!(
-        (&after["all"]["ruling"], &after["limits"][1]["ruled"]["percent"]),
+        (&after["all"]["override"], &after["limits"][1]["own_override"]["percent"]),
         (&"shadow".into(), &40.into())
     );
     assert_eq!(ready(&server)["status"], "ok");

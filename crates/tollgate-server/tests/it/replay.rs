@@ -204,7 +204,7 @@ fn the_worst_client_of_each_limit_is_shown() {
     let log: String = (0..5).map(|second| line("192.0.2.1", second, "curl")).collect();
     let (log, html) = (scratch.file("access.log", &log), scratch.text("r.html"));
     let output = run(&["replay", "--policy", &policy, &log, "--html", &html], b"");
-    let worst = "denied most: 192.0.2.1, 3 of its 5 requests, 100.00 % of all denials";
+    let worst = "denied most: 192.0.2.1, 3 of its 5 requests, 100.00 % of the denials of this limit";
     assert!(stdout(&output).contains(worst), "{}", stdout(&output));
     assert!(fs::read_to_string(&html).unwrap().contains(worst));
 }

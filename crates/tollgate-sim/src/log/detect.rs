@@ -215,7 +215,7 @@ fn describe(format: Format, mut parser: Parser, head: &[u8]) -> Option<Detection
     Some(Detection { format, stamp, precision, duration, has_no_zone: parser.has_no_zone() })
 }
 
-/// What is known of every archive.
+/// The detection of every archive.
 const fn archive() -> Detection {
     Detection {
         format: Format::Har,

@@ -67,7 +67,7 @@ impl CreditBucket {
         self.gain.saturating_mul(seconds.saturating_mul(TICKS_PER_SECOND))
     }
 
-    /// What comes between the first and the last instant of a width.
+    /// The credits that come between the first and the last instant of a width.
     const fn gained_within(self, width: u64) -> u64 {
         self.gained(width).saturating_sub(self.gain)
     }
@@ -201,7 +201,7 @@ impl SecondsWindow {
     }
 }
 
-/// What one key was admitted at both extremes, at every size.
+/// The units that one key was admitted at both extremes, at every size.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WindowBounds {
     sizes: [[AdmittedSeconds; 2]; SIZES_AND_OWN],

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// The parts of a share in a whole.
 const WHOLE: u32 = 1_000_000;
-/// What a share looser than that of all keys leaves out.
+/// The part that the share next looser than that of all keys leaves out.
 const REST_MIN: u32 = 1_000;
 
 /// A share of keys, in millionths.

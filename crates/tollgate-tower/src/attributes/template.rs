@@ -46,7 +46,7 @@ impl Template {
                 None => Segment::Exactly(segment.to_owned()),
             });
         }
-        let plain: Vec<&str> = segments.iter().map(Segment::sample).collect();
+        let plain: Vec<&str> = segments.iter().map(Segment::example).collect();
         let plain = format!("/{}", plain.join("/"));
         match normalise(&plain, EscapedSlashes::Keep) {
             Ok(normal) if normal == plain => {
@@ -117,7 +117,7 @@ impl Segment {
     }
 
     /// A segment that it matches.
-    fn sample(&self) -> &str {
+    fn example(&self) -> &str {
         match self {
             Segment::Exactly(text) => text,
             Segment::Any => "x",

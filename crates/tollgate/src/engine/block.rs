@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use crate::address::{Network, Prefixes};
 use crate::decision::Block;
@@ -165,7 +165,7 @@ impl Blocks {
     fn find(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Arc<Block>> {
         let index = self.index.load();
         let given = || request.descriptors().flat_map(Descriptor::attributes);
-        let mut rooms: SmallVec<[Digits; 16]> = smallvec![[0; 20]; given().count()];
+        let mut rooms: SmallVec<[Digits; 16]> = given().map(|_| Digits::new()).collect();
         let texts = given().zip(&mut rooms).map(|(given, room)| (given.name, as_text(given.value, room)));
         let mut pairs: Pairs<'_> = texts.collect();
         // A block applies to every spelling, as conditions do.
@@ -278,7 +278,7 @@ type Attributes = (Vec<(String, String)>, Vec<Option<Network>>);
 fn keys(request: &CheckRequest<'_>, policy: &Policy) -> Result<Attributes, BlockError> {
     let mut attributes: Vec<((String, String), Option<Network>)> = Vec::new();
     for given in request.attributes() {
-        let (name, value) = (given.name.to_owned(), as_text(given.value, &mut [0; 20]).to_owned());
+        let (name, value) = (given.name.to_owned(), given.value.to_string());
         let network = policy.is_address(given.name).then(|| Prefixes::Default.network(&value)).flatten();
         attributes.push(match network {
             Some(network) => ((name, written(&network)), Some(network)),

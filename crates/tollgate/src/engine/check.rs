@@ -311,7 +311,10 @@ impl<S: Store> Engine<S> {
         active.take_uncounted(request, matches, &overrides, uncounted);
         *permit = self.next_permit(active, matches);
         let id = permit.unwrap_or(PermitId(0));
-        charges.extend(matches.iter().map(|matched| active.charge(request, matched, &overrides, id)));
+        // An iterator would move each charge, which is large, once more.
+        for matched in &*matches {
+            charges.push(active.charge(request, matched, &overrides, id));
+        }
         matched.without_counters(active)
     }
 

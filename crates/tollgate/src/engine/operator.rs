@@ -97,11 +97,11 @@ impl<S: Store> Operator<'_, S> {
     pub fn set_override(
         self,
         scope: Scope<'_>,
-        ruled: ExpiringOverride,
+        expiring: ExpiringOverride,
         now: Timestamp,
     ) -> Result<(), OverrideError> {
-        self.engine.overrides.rule(&self.engine.policy(), scope, ruled, now)?;
-        self.prepare_shadow(scope, ruled.kind);
+        self.engine.overrides.rule(&self.engine.policy(), scope, expiring, now)?;
+        self.prepare_shadow(scope, expiring.kind);
         Ok(())
     }
 
@@ -145,7 +145,7 @@ impl<S: Store> Operator<'_, S> {
         if let Some(all) = &all {
             self.prepare_shadow(Scope::All, all.kind);
         }
-        single.iter().for_each(|(name, ruled)| self.prepare_shadow(Scope::Limit(name), ruled.kind));
+        single.iter().for_each(|(name, expiring)| self.prepare_shadow(Scope::Limit(name), expiring.kind));
         self.engine.overrides.resume(OverrideSet::new(all, single), now)
     }
 

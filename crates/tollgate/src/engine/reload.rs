@@ -58,7 +58,7 @@ impl FileWatch {
             loop {
                 thread::park_timeout(LOOK_EVERY);
                 let Some(watched) = seen_by.upgrade() else { return };
-                if let Some(read) = reader.look() {
+                if let Some(read) = reader.poll() {
                     watched.offer(read);
                 }
             }
@@ -81,7 +81,7 @@ impl FileWatch {
     }
 
     /// Reports what became of the policy that was taken.
-    pub(super) fn tell(&self, swapped: &Result<SwapReport, SwapError>) {
+    pub(super) fn report_swap(&self, swapped: &Result<SwapReport, SwapError>) {
         match swapped {
             Ok(report) => self.0.report(&Reload::Active(report)),
             Err(error) => self.0.refuse(error),
@@ -141,7 +141,7 @@ impl FileReader {
     }
 
     /// The new policy, or why there is none, once for each change.
-    fn look(&mut self) -> Option<Result<Policy, PolicyError>> {
+    fn poll(&mut self) -> Option<Result<Policy, PolicyError>> {
         let now = stamp(&self.path);
         if std::mem::replace(&mut self.stamp, now) != now {
             return None;
@@ -188,8 +188,8 @@ mod tests {
                 None => fs::remove_file(&path).unwrap(),
             }
             // The first look may see that the file has changed, the second that it no longer does.
-            let found = reader.look().or_else(|| reader.look());
-            assert!(reader.look().is_none(), "reported twice");
+            let found = reader.poll().or_else(|| reader.poll());
+            assert!(reader.poll().is_none(), "reported twice");
             found.map(|read| read.map_or_else(|error| error.to_string(), |_| "policy".to_owned()))
         };
         assert_eq!(step(Some(good)), None);
@@ -209,10 +209,10 @@ mod tests {
         fs::write(&path, old).unwrap();
         let mut reader = FileReader::new(path.clone(), old.as_bytes().to_vec());
         fs::write(&path, "limits:\n- {name: a, rate: 1/s}\n").unwrap();
-        assert!(reader.look().is_none(), "it may still be written");
+        assert!(reader.poll().is_none(), "it may still be written");
         fs::write(&path, "limits:\n- {name: a, rate: 1/s}\n- {name: b, rate: 1/s}\n").unwrap();
-        assert!(reader.look().is_none(), "it was still written");
-        let policy = reader.look().unwrap().unwrap();
+        assert!(reader.poll().is_none(), "it was still written");
+        let policy = reader.poll().unwrap().unwrap();
         assert_eq!(policy.limits().len(), 2);
         fs::remove_file(&path).unwrap();
     }

@@ -34,7 +34,11 @@ impl<S: Store> FallbackContext<'_, S> {
         let look = some.as_ref().and_then(|(counter, permit)| counter.charge(self.active, *permit, 0));
         let looks = look.as_slice();
         // Without a counter to look at, all deferred charges belong to limits that are gone.
-        let settled = if looks.is_empty() || self.is_back(looks).await? { self.tell(None).await? } else { 0 };
+        let settled = if looks.is_empty() || self.is_back(looks).await? {
+            self.report_deferred(None).await?
+        } else {
+            0
+        };
         Ok(Reconciled { settled, left: deferred.held() })
     }
 
@@ -70,7 +74,7 @@ impl<S: Store> FallbackContext<'_, S> {
     /// Reports the deferred charges of these counters. While they cannot be reported, the store is not charged for
     /// them.
     async fn report_first(&self, charges: &[Charge<'_>]) -> Result<(), StoreFailure> {
-        match self.tell(Some(charges)).await {
+        match self.report_deferred(Some(charges)).await {
             Err(failure) if failure.is_outage() => Err(StoreFailure::Unreachable),
             _ => Ok(()),
         }
@@ -93,7 +97,8 @@ impl<S: Store> FallbackContext<'_, S> {
         }
     }
 
-    async fn tell(&self, of: Option<&[Charge<'_>]>) -> Result<usize, StoreFailure> {
+    /// Reports the deferred charges of these keys, or those of any keys, to the store. Returns how many it took.
+    async fn report_deferred(&self, of: Option<&[Charge<'_>]>) -> Result<usize, StoreFailure> {
         let FallbackContext { fallback, active, now, .. } = *self;
         let due = fallback.deferred.take(&fallback.local, active, of, BATCH_MAX, now);
         let (mut settled, mut failed) = (0, None);

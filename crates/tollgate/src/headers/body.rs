@@ -86,7 +86,7 @@ impl RefusalKind<'_> {
             RefusalKind::TooCostly { .. } => "urn:tollgate:problem:cost-exceeds-capacity",
             RefusalKind::Fault(Fault::Cost { .. }) => "urn:tollgate:problem:cost-not-computable",
             RefusalKind::Fault(Fault::TooManyLimits) => "urn:tollgate:problem:too-many-limits",
-            RefusalKind::Fault(Fault::TooManyDescriptors) => "urn:tollgate:problem:too-many-views",
+            RefusalKind::Fault(Fault::TooManyDescriptors) => "urn:tollgate:problem:too-many-descriptors",
         }
     }
 
@@ -101,7 +101,7 @@ impl RefusalKind<'_> {
                 "Request cannot be satisfied as its sender is blocked for a while"
             }
             RefusalKind::TooCostly { .. } => "Request costs more than can ever be admitted at once",
-            RefusalKind::Fault(Fault::Cost { .. }) => "Request does not tell what it costs",
+            RefusalKind::Fault(Fault::Cost { .. }) => "Request does not say what it costs",
             RefusalKind::Fault(Fault::TooManyLimits) => "Request matches too many limits",
             RefusalKind::Fault(Fault::TooManyDescriptors) => "Request has too many descriptors",
         }

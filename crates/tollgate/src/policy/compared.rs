@@ -86,8 +86,8 @@ impl ComparedAs {
         match (self, value) {
             (ComparedAs::DigestOrAddress, Value::Text(text)) if Network::given(text).is_some() => None,
             (ComparedAs::Digest | ComparedAs::DigestOrAddress, value) => {
-                let mut room: Digits = [0; 20];
-                let text = as_text(value, &mut room);
+                let mut digits = Digits::new();
+                let text = as_text(value, &mut digits);
                 let digest = CredentialDigest::of_value(text);
                 (digest.as_str() != text).then_some(ComparedValue::Digest(digest))
             }

@@ -188,8 +188,8 @@ impl Condition {
                 let Some((position, attribute)) = given.find(|(_, attribute)| attribute.name == name) else {
                     return *sense == Negation::IsNot;
                 };
-                let mut room: Digits = [0; 20];
-                let text = as_text(attribute.value, &mut room);
+                let mut digits = Digits::new();
+                let text = as_text(attribute.value, &mut digits);
                 match sense {
                     Negation::Is => choices.must_be(request, position, text),
                     Negation::IsNot => !choices.may_be(request, position, text),
@@ -234,8 +234,8 @@ impl Negation {
     pub(crate) fn holds(self, choices: &Choices, request: &Descriptor<'_>, position: Option<usize>) -> bool {
         let given = position.and_then(|position| Some((position, request.attributes().get(position)?)));
         let Some((position, attribute)) = given else { return self == Negation::IsNot };
-        let mut room: Digits = [0; 20];
-        let text = as_text(attribute.value, &mut room);
+        let mut digits = Digits::new();
+        let text = as_text(attribute.value, &mut digits);
         match self {
             Negation::Is => choices.may_be(request, position, text),
             Negation::IsNot => !choices.must_be(request, position, text),

@@ -26,7 +26,6 @@ use self::reading::ReadAs;
 use crate::address::{Prefixes, Text};
 use crate::credential::CredentialAttributes;
 use crate::policy::finding::{Problem, Severity, quoted};
-use crate::policy::text::{Digits, as_text};
 use crate::policy::vocabulary::Vocabulary;
 use crate::request::{COST_MAX, Descriptor, SPELLING_TEXTS_MAX, SPELLINGS_MAX, Spelling, Value};
 
@@ -298,8 +297,7 @@ impl VariableResolver for RequestVariables<'_, '_> {
 fn read_value<'b>(value: Value<'b>, read: Option<ReadAs>) -> CowVal<'b, 'b> {
     match (value, read) {
         (Value::Number(number), Some(ReadAs::Text | ReadAs::Client)) => {
-            let mut room: Digits = [0; 20];
-            CowVal::owned(CelString::from(as_text(Value::Number(number), &mut room).to_owned()))
+            CowVal::owned(CelString::from(number.to_string()))
         }
         (Value::Number(number), _) => CowVal::owned(CelInt::from(number)),
         (Value::Text(text), Some(ReadAs::Number)) => match text.parse::<i64>() {

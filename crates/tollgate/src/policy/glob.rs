@@ -45,16 +45,16 @@ impl Glob {
 
     /// A text that fits.
     #[must_use]
-    pub fn sample(&self) -> String {
-        let mut sample = String::new();
+    pub fn example(&self) -> String {
+        let mut example = String::new();
         let mut rest = &*self.pattern;
         while let Some((before, after)) = rest.split_once(['*', '{']) {
-            sample.push_str(before);
-            sample.push_str("demo");
+            example.push_str(before);
+            example.push_str("demo");
             let is_star = rest.as_bytes().get(before.len()) == Some(&b'*');
             rest = if is_star { after } else { after.split_once('}').map_or("", |(_, after)| after) };
         }
-        sample + rest
+        example + rest
     }
 }
 
@@ -195,7 +195,7 @@ mod tests {
             let glob = Glob::new(pattern).unwrap();
             assert_eq!(glob.matches(text), fits, "{pattern} on {text}");
         }
-        assert_eq!(Glob::new("/users/{id}/*").unwrap().sample(), "/users/demo/demo");
+        assert_eq!(Glob::new("/users/{id}/*").unwrap().example(), "/users/demo/demo");
         assert!(Glob::new("/Users/{ID}").unwrap().matches_loosely("/users/7"));
         assert!(Glob::new("/users/{id}/").unwrap().matches_loosely("/users/7"));
         // A format suffix belongs to the handler of the path without it.

@@ -222,9 +222,9 @@ impl LimitIndex {
             if mentions.equal.is_empty() {
                 continue;
             }
-            let mut room: Digits = [0; 20];
+            let mut digits = Digits::new();
             let position = usize::from(position);
-            let value = as_text(request.attributes()[position].value, &mut room);
+            let value = as_text(request.attributes()[position].value, &mut digits);
             found.extend_from_slice(mentions.equal(value));
             request.spellings_of(position).for_each(|spelling| mentions.spelled(spelling, value, &mut found));
         }

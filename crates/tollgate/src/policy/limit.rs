@@ -53,6 +53,19 @@ pub enum Mode {
     Off,
 }
 
+impl Mode {
+    /// Every mode with its name.
+    pub const NAMED: [(&str, Mode); 3] =
+        [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
+
+    /// Its name in policies and answers.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        // The list is in the order of the variants.
+        Self::NAMED[self as usize].0
+    }
+}
+
 /// How closely a limit follows its store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Consistency {
@@ -381,7 +394,7 @@ impl Limit {
         let quotas = &self.quotas;
         let value = |position: usize| request.attributes().get(position).map(|given| given.value);
         if let Some((position, by)) = first.zip(self.by.first()).filter(|_| !quotas.overrides.is_empty()) {
-            let (mut network, mut digits) = (Text::EMPTY, [0; 20]);
+            let (mut network, mut digits) = (Text::EMPTY, Digits::new());
             let value = as_text(by.counted(value(position)?, &mut network), &mut digits);
             let texts = quotas.texts(value, request.spellings_of(position));
             let found = texts.into_iter().find_map(|text| quotas.overrides.get_key_value(text));

@@ -12,7 +12,7 @@ use crate::policy::{Fault, Policy};
 use crate::request::{COST_MAX, CheckRequest, DESCRIPTORS_MAX, Descriptor, Value};
 
 /// One limit that matches a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
     /// Its position in the policy.
     pub limit: u32,
@@ -22,8 +22,8 @@ pub struct Match {
     pub cost: u64,
     /// The position of the descriptor that it applies to; 0 for a request with one.
     pub descriptor: u8,
-    /// Positions of the attributes that it counts by, in the order of `by`.
-    pub by: SmallVec<[u8; BY_MAX]>,
+    /// Positions of the attributes that it counts by, in the order of the limit's `by`. The rest is zero.
+    pub by: [u8; BY_MAX],
 }
 
 /// The limits that match a request, in the order of the policy.
@@ -92,7 +92,6 @@ impl Policy {
             (_, Some(units)) => units,
             (requested, None) => requested,
         };
-        let by = SmallVec::from_buf_and_len(by, 1);
         Some(Match { limit: 0, quota: single.quota, cost, descriptor: 0, by })
     }
 
@@ -137,7 +136,7 @@ impl Policy {
                 continue;
             }
             let in_shadow = mode == Mode::Shadow;
-            let quota = request_match.quota(limit, plan, &by);
+            let quota = plan.quota.unwrap_or_else(|| request_match.chosen_quota(limit, plan, &by));
             let cost = match request_match.cost(limit, plan) {
                 Ok(cost) => cost,
                 // Nothing is charged, so the cost does not matter.
@@ -197,12 +196,11 @@ impl<'a> MatchRequest<'_, 'a> {
 
     /// The values that the limit counts by, if it applies.
     #[inline]
-    fn meets(&self, limit: &Limit, plan: &LimitPlan) -> Option<SmallVec<[u8; BY_MAX]>> {
+    fn meets(&self, limit: &Limit, plan: &LimitPlan) -> Option<[u8; BY_MAX]> {
         let mut by = [0; BY_MAX];
         for (slot, &name) in by.iter_mut().zip(&plan.by) {
             *slot = self.known.position(name)?;
         }
-        let by = SmallVec::from_buf_and_len(by, plan.by.len());
         let holds = |check: &Check| self.holds(&limit.when[check.condition], check);
         plan.checks.iter().all(holds).then_some(by)
     }
@@ -220,11 +218,8 @@ impl<'a> MatchRequest<'_, 'a> {
         }
     }
 
-    #[inline]
-    fn quota(&self, limit: &Limit, plan: &LimitPlan, by: &[u8]) -> QuotaIndex {
-        if let Some(only) = plan.quota {
-            return only;
-        }
+    /// The quota of a limit with several: that of the key's override or tier, or the default.
+    fn chosen_quota(&self, limit: &Limit, plan: &LimitPlan, by: &[u8]) -> QuotaIndex {
         let first = by.first().map(|&position| usize::from(position));
         let mut tier = [None; TIER_BY_MAX];
         for (slot, &name) in tier.iter_mut().zip(&plan.tier_by) {
@@ -292,8 +287,8 @@ fn attribute_cost(name: &str, value: Value<'_>) -> Result<u64, String> {
         Value::Text(_) => None,
     };
     cost.filter(|&cost| cost <= COST_MAX).ok_or_else(|| {
-        let mut room: Digits = [0; 20];
-        let text = quoted(as_text(value, &mut room));
+        let mut digits = Digits::new();
+        let text = quoted(as_text(value, &mut digits));
         format!("the attribute {name} is {text}; accepted: whole numbers from 0 to {COST_MAX}")
     })
 }

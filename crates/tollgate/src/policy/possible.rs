@@ -25,10 +25,10 @@ impl Policy {
 impl Limit {
     /// The positions of the attributes that it counts by, if it may count a request with these attributes and perhaps others.
     #[must_use]
-    pub(crate) fn may_count(&self, request: &Descriptor<'_>) -> Option<SmallVec<[u8; BY_MAX]>> {
-        let mut by = SmallVec::new();
-        for counted in &self.by {
-            by.push(u8::try_from(position(request, counted.name())?).ok()?);
+    pub(crate) fn may_count(&self, request: &Descriptor<'_>) -> Option<[u8; BY_MAX]> {
+        let mut by = [0; BY_MAX];
+        for (slot, counted) in by.iter_mut().zip(&self.by) {
+            *slot = u8::try_from(position(request, counted.name())?).ok()?;
         }
         self.when.iter().all(|condition| condition.may_hold(request)).then_some(by)
     }

@@ -6,7 +6,6 @@ use crate::policy::expression::Expression;
 use crate::policy::limit::{
     Chosen, Cost, Limit, Mode, QuotaIndex, Role, TIER_BY_MAX, TIER_SEPARATOR, stricter,
 };
-use crate::policy::text::{Digits, as_text};
 use crate::request::Descriptor;
 
 /// Most values that a reason lists; a condition may have more.
@@ -197,6 +196,5 @@ fn missing(name: &str, request: &Descriptor<'_>, unmet: &mut Vec<Unmet>) -> bool
 
 fn text_of(name: &str, request: &Descriptor<'_>) -> Option<String> {
     let given = request.attributes().iter().find(|given| given.name == name)?;
-    let mut room: Digits = [0; 20];
-    Some(as_text(given.value, &mut room).to_owned())
+    Some(given.value.to_string())
 }

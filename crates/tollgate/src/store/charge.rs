@@ -184,6 +184,17 @@ pub enum Enforcement {
     Shadow,
 }
 
+impl Enforcement {
+    /// Its name in answers: that of the mode.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Enforcement::Enforced => "enforce",
+            Enforcement::Shadow => "shadow",
+        }
+    }
+}
+
 /// One counter to charge.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {

@@ -1,4 +1,4 @@
-//! `explain` lists every limit and never contradicts the decision: over random policies, requests and operator's rulings, the limits
+//! `explain` lists every limit and never contradicts the decision: over random policies, requests and operator's overrides, the limits
 //! that it says apply are those that a decision charges, and its verdict is the decision's.
 
 use proptest::prelude::*;
@@ -124,18 +124,17 @@ fn requests() -> impl Strategy<Value = Vec<Asked>> {
     proptest::collection::vec((attributes, 0_u64..4, 0_u64..700_000), 1..12)
 }
 
-fn ruled(engine: &Engine, kind: u8, number: usize, now: Timestamp) {
+fn override_limit(engine: &Engine, kind: u8, number: usize, now: Timestamp) {
     let name = format!("l{number}");
     let until = now + Ticks::from_secs(3600);
-    let ruling = match kind {
+    let kind = match kind {
         0 => LimitOverride::Off,
         1 => LimitOverride::Shadow,
         2 => LimitOverride::Percent(50),
         _ => return,
     };
-    // A limit that is off, has no `by`, or does not exist refuses a ruling, which is fine here.
-    let _ =
-        engine.operator().set_override(Scope::Limit(&name), ExpiringOverride { kind: ruling, until }, now);
+    // A limit that is off, has no `by`, or does not exist refuses an override, which is fine here.
+    let _ = engine.operator().set_override(Scope::Limit(&name), ExpiringOverride { kind, until }, now);
 }
 
 proptest! {
@@ -152,7 +151,7 @@ proptest! {
         let engine = engine(&file);
         let policy = engine.policy();
         let mut now = T0;
-        ruled(&engine, kind, number, now);
+        override_limit(&engine, kind, number, now);
         if let Some(ip) = block {
             engine.operator().block(&of(&[("ip", ip)]), now + Ticks::from_secs(2), now).unwrap();
         }
@@ -351,14 +350,14 @@ fn one_network_is_one_key() {
     assert!(engine.try_check(&of(&[("ip", "2001:db9::4")]), T0).unwrap().is_allowed());
 }
 
-/// A share of the keys of a limit that has one key is refused, and a ruling about all limits leaves such a limit as it is.
+/// A share of the keys of a limit that has one key is refused, and an override about all limits leaves such a limit as it is.
 #[test]
 fn a_share_of_one_key_is_refused() {
     let engine = engine("limits: [{name: all, rate: 1/h}, {name: key, by: [k], rate: 9/h}]");
-    let ruled = ExpiringOverride { kind: LimitOverride::Percent(0), until: T0 + Ticks::from_secs(60) };
-    let refused = engine.operator().set_override(Scope::Limit("all"), ruled, T0).unwrap_err();
+    let expiring = ExpiringOverride { kind: LimitOverride::Percent(0), until: T0 + Ticks::from_secs(60) };
+    let refused = engine.operator().set_override(Scope::Limit("all"), expiring, T0).unwrap_err();
     assert!(refused.to_string().contains("limit \"all\" has no `by`"), "{refused}");
-    engine.operator().set_override(Scope::All, ruled, T0).unwrap();
+    engine.operator().set_override(Scope::All, expiring, T0).unwrap();
     assert!(engine.try_check(&of(&[("k", "x")]), T0).unwrap().is_allowed());
     let denied = engine.try_check(&of(&[("k", "x")]), T0).unwrap();
     assert_eq!(denied.cause().unwrap().limit.name(), "all");

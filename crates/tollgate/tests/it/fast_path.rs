@@ -72,12 +72,12 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     let key = prop_oneof![4 => (0..3u8).prop_map(Key::Text), 1 => (0..3u8).prop_map(Key::Number)];
     let cost = prop::sample::select(vec![1, 1, 1, 1, 0, 2, 3, 100]);
     let ask = (prop::option::weighted(0.9, key), prop::option::of(0..2u8), cost);
-    let ruling =
+    let kind =
         prop::sample::select(vec![LimitOverride::Off, LimitOverride::Shadow, LimitOverride::Percent(40)]);
     let event = prop_oneof![
         30 => ask.prop_map(|(key, other, cost)| Event::Ask { key, other, cost }),
         6 => (0..2_000_000u64).prop_map(Event::Later),
-        1 => (ruling, 0..2_000_000u64).prop_map(|(ruling, ticks)| Event::Rule(ruling, ticks)),
+        1 => (kind, 0..2_000_000u64).prop_map(|(kind, ticks)| Event::Rule(kind, ticks)),
         1 => (0..3u8, 0..2_000_000u64).prop_map(|(key, ticks)| Event::Block(key, ticks)),
         1 => policies().prop_map(Event::Swap),
     ];
@@ -147,10 +147,10 @@ fn played(text: &str, events: &[Event]) -> Result<(), TestCaseError> {
     for event in events {
         match event {
             Event::Later(ticks) => now = now + Ticks::from_micros(*ticks),
-            Event::Rule(ruling, ticks) => {
-                let ruled = ExpiringOverride { kind: *ruling, until: now + Ticks::from_micros(*ticks) };
+            Event::Rule(kind, ticks) => {
+                let expiring = ExpiringOverride { kind: *kind, until: now + Ticks::from_micros(*ticks) };
                 engines.each(|engine| {
-                    engine.operator().set_override(Scope::All, ruled, now).expect("within bounds")
+                    engine.operator().set_override(Scope::All, expiring, now).expect("within bounds")
                 });
             }
             Event::Block(key, ticks) => engines.each(|engine| {

@@ -138,14 +138,14 @@ fn modes_hold_for_deny() {
     // And what an operator rules holds, too.
     let engine = of_mode("mode: enforce");
     let until = T0 + Ticks::from_secs(60);
-    for ruling in [LimitOverride::Off, LimitOverride::Shadow, LimitOverride::Percent(0)] {
+    for kind in [LimitOverride::Off, LimitOverride::Shadow, LimitOverride::Percent(0)] {
         engine
             .operator()
-            .set_override(Scope::Limit("a"), ExpiringOverride { kind: ruling, until }, T0)
+            .set_override(Scope::Limit("a"), ExpiringOverride { kind, until }, T0)
             .expect("the limit is there");
-        assert!(engine.try_check(&of(&[("k", "1")]), T0).unwrap().is_allowed(), "{ruling:?}");
+        assert!(engine.try_check(&of(&[("k", "1")]), T0).unwrap().is_allowed(), "{kind:?}");
     }
-    assert!(!engine.try_check(&of(&[("k", "1")]), until).unwrap().is_allowed(), "the ruling is over");
+    assert!(!engine.try_check(&of(&[("k", "1")]), until).unwrap().is_allowed(), "the override is over");
 }
 
 /// A store that never answers.

@@ -56,16 +56,13 @@ fn a_kill_switch_ends_by_itself() {
     assert!(engine.operator().overrides(until).list().1.is_empty());
 }
 
-/// All limits at once, and what is milder holds where two rulings meet.
+/// All limits at once, and what is milder holds where two overrides meet.
 #[test]
-fn the_milder_ruling_holds() {
+fn the_milder_override_holds() {
     let engine = engine(HOUR);
     let request = of(&[("k", "x")]);
-    let rule = |scope, ruling| {
-        engine
-            .operator()
-            .set_override(scope, ExpiringOverride { kind: ruling, until: T0 + secs(60) }, T0)
-            .unwrap()
+    let rule = |scope, kind| {
+        engine.operator().set_override(scope, ExpiringOverride { kind, until: T0 + secs(60) }, T0).unwrap()
     };
     rule(Scope::All, LimitOverride::Off);
     rule(Scope::Limit("a"), LimitOverride::Percent(100));
@@ -82,7 +79,7 @@ fn the_milder_ruling_holds() {
 
 /// A limit put in shadow counts apart: what it was counted at as an enforced one is there when it decides again.
 #[test]
-fn a_ruling_of_shadow_touches_no_enforced_counter() {
+fn an_override_of_shadow_touches_no_enforced_counter() {
     let engine = engine("limits: [{name: a, by: [k], rate: 2/h}]");
     let request = of(&[("k", "x")]);
     assert!(engine.try_check(&request, T0).unwrap().is_allowed());
@@ -125,7 +122,7 @@ fn a_percentage_is_of_keys() {
     assert_eq!(keys.iter().map(enforced).collect::<Vec<_>>(), first);
 }
 
-/// A reload keeps rulings and blocks, for limits that it changes too.
+/// A reload keeps overrides and blocks, for limits that it changes too.
 #[test]
 fn a_reload_keeps_what_the_operator_said() {
     let engine = engine(HOUR);
@@ -142,7 +139,7 @@ fn a_reload_keeps_what_the_operator_said() {
 
 /// A limit in shadow never refuses, so a request whose cost cannot be computed passes it; enforced, it would be a fault.
 #[test]
-fn a_ruling_of_shadow_is_no_fault() {
+fn an_override_of_shadow_is_no_fault() {
     let engine = engine("limits: [{name: a, cost: tokens, rate: 5/h}]");
     let request = CheckRequest::new();
     assert!(engine.try_check(&request, T0).unwrap().fault().is_some());
@@ -159,14 +156,10 @@ fn a_ruling_of_shadow_is_no_fault() {
 
 /// An impossible override is refused with the accepted ones.
 #[test]
-fn rulings_that_are_refused() {
+fn overrides_that_are_refused() {
     let engine = engine("limits: [{name: a, rate: 1/h}, {name: gone, rate: 1/h, mode: off}]");
-    let rule = |name, ruling| {
-        engine.operator().set_override(
-            Scope::Limit(name),
-            ExpiringOverride { kind: ruling, until: T0 + secs(5) },
-            T0,
-        )
+    let rule = |name, kind| {
+        engine.operator().set_override(Scope::Limit(name), ExpiringOverride { kind, until: T0 + secs(5) }, T0)
     };
     assert_eq!(rule("c", LimitOverride::Off), Err(OverrideError::UnknownLimit("c".into())));
     assert_eq!(rule("gone", LimitOverride::Shadow), Err(OverrideError::OffInPolicy("gone".into())));
@@ -175,25 +168,26 @@ fn rulings_that_are_refused() {
 
 /// The overrides of one engine are resumed by the next, whatever its policy, without those that have ended; too many are refused whole.
 #[test]
-fn rulings_are_resumed() {
+fn overrides_are_resumed() {
     let before = engine(HOUR);
-    let ruled = |ruling, seconds| ExpiringOverride { kind: ruling, until: T0 + secs(seconds) };
-    before.operator().set_override(Scope::Limit("a"), ruled(LimitOverride::Percent(10), 5), T0).unwrap();
-    before.operator().set_override(Scope::Limit("b"), ruled(LimitOverride::Off, 9), T0).unwrap();
+    let expiring = |kind, seconds| ExpiringOverride { kind, until: T0 + secs(seconds) };
+    before.operator().set_override(Scope::Limit("a"), expiring(LimitOverride::Percent(10), 5), T0).unwrap();
+    before.operator().set_override(Scope::Limit("b"), expiring(LimitOverride::Off, 9), T0).unwrap();
     let (overrides, later) = (before.operator().overrides(T0).list(), T0 + secs(5));
     let after = engine("limits: [{name: a, rate: 1/h}]");
     after.operator().resume_overrides(overrides, later).unwrap();
     assert_eq!(
         after.operator().overrides(later).list(),
-        (None, vec![("b".to_owned(), ruled(LimitOverride::Off, 9))])
+        (None, vec![("b".to_owned(), expiring(LimitOverride::Off, 9))])
     );
     after.swap(policy(HOUR), later).unwrap();
     for _ in 0..3 {
         assert!(after.try_check(&CheckRequest::new(), later).unwrap().is_allowed(), "b is off");
     }
-    let wrong = (Some(ruled(LimitOverride::Percent(101), 9)), Vec::new());
+    let wrong = (Some(expiring(LimitOverride::Percent(101), 9)), Vec::new());
     assert_eq!(after.operator().resume_overrides(wrong, later), Err(OverrideError::Percent(101)));
-    let many = (0..=OVERRIDES_MAX).map(|number| (number.to_string(), ruled(LimitOverride::Off, 9))).collect();
+    let many =
+        (0..=OVERRIDES_MAX).map(|number| (number.to_string(), expiring(LimitOverride::Off, 9))).collect();
     assert_eq!(after.operator().resume_overrides((None, many), later), Err(OverrideError::TooMany));
     assert_eq!(after.operator().overrides(later).list().1.len(), 1);
 }
@@ -421,7 +415,7 @@ fn blocks_are_bounded() {
 /// A program that decides by rules of its own looks up blocks by names and values of any length, several of a name, and overrides
 /// about all limits. Each ends on its tick.
 #[test]
-fn blocks_and_rulings_can_be_asked_for() {
+fn blocks_and_overrides_can_be_asked_for() {
     let engine = engine(HOUR);
     let long = "v".repeat(100_000);
     let pairs = [("k", long.as_str()), ("k", "x"), ("l", "y")];
@@ -435,10 +429,10 @@ fn blocks_and_rulings_can_be_asked_for() {
     let longest = engine.operator().block(&of(&[("k", "x"), ("l", "y")]), T0 + secs(2), T0).unwrap();
     assert_eq!(engine.operator().blocked(&pairs, T0), Some(longest));
     assert_eq!(engine.operator().blocked(&pairs, T0 + secs(2)), None);
-    let ruled = ExpiringOverride { kind: LimitOverride::Off, until: T0 + secs(1) };
-    engine.operator().set_override(Scope::Limit("a"), ruled, T0).unwrap();
+    let expiring = ExpiringOverride { kind: LimitOverride::Off, until: T0 + secs(1) };
+    engine.operator().set_override(Scope::Limit("a"), expiring, T0).unwrap();
     assert_eq!(engine.operator().overrides(T0).of_all(), None);
-    engine.operator().set_override(Scope::All, ruled, T0).unwrap();
+    engine.operator().set_override(Scope::All, expiring, T0).unwrap();
     assert_eq!(engine.operator().overrides(T0).of_all(), Some(LimitOverride::Off));
     assert_eq!(engine.operator().overrides(T0 + secs(1)).of_all(), None);
 }
@@ -517,7 +511,7 @@ fn an_explanation_names_when_the_next_unit_returns() {
 
 /// Rulings show: what an operator turned off does not apply, and says so.
 #[test]
-fn an_explanation_shows_rulings() {
+fn an_explanation_shows_overrides() {
     let engine = engine(HOUR);
     engine
         .operator()
@@ -634,7 +628,7 @@ fn a_block_is_of_values_that_requests_have() {
 
 /// A memory store is as good as any for these, so that the engine's own type is used once.
 #[test]
-fn rulings_work_on_any_store() {
+fn overrides_work_on_any_store() {
     let engine = Engine::builder().policy(policy(HOUR)).store(MemoryStore::new(1 << 20, T0)).build();
     engine
         .operator()

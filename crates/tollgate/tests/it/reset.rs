@@ -100,18 +100,18 @@ fn every_tier_that_is_left_open_is_forgotten() {
 /// The story: while an operator had a limit off or in shadow, a reset was about the counter of the shadow, and the one that decides
 /// afterwards stayed as it was.
 #[test]
-fn a_ruling_hides_no_counter() {
+fn an_override_hides_no_counter() {
     let engine = engine("limits: [{name: a, by: [k], rate: 1/h}]");
-    for ruling in [LimitOverride::Off, LimitOverride::Shadow, LimitOverride::Percent(0)] {
+    for kind in [LimitOverride::Off, LimitOverride::Shadow, LimitOverride::Percent(0)] {
         assert!(passes(&engine, &[("k", "x")]) && !passes(&engine, &[("k", "x")]));
-        let ruled = ExpiringOverride { kind: ruling, until: T0 + Ticks::from_secs(60) };
-        engine.operator().set_override(Scope::All, ruled, T0).expect("it may be ruled about");
+        let expiring = ExpiringOverride { kind, until: T0 + Ticks::from_secs(60) };
+        engine.operator().set_override(Scope::All, expiring, T0).expect("it may be expiring about");
         assert_eq!(
             reset(&engine, &[("k", "x")], &[]).map(|report| report.counters),
             Ok(vec!["a".to_owned()])
         );
         assert!(engine.operator().lift_override(Scope::All, T0));
-        assert!(passes(&engine, &[("k", "x")]), "{ruling:?}");
+        assert!(passes(&engine, &[("k", "x")]), "{kind:?}");
         reset(&engine, &[("k", "x")], &[]).expect("memory answers");
     }
 }

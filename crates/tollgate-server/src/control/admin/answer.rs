@@ -33,7 +33,7 @@ use super::wording::{
     unknown_credential, unknown_limit,
 };
 use crate::control::ControlPlane;
-use crate::identity::AttributeOrigin;
+use crate::identity::{AttributeOrigin, Identified};
 use crate::problem::AdminProblem;
 use crate::problem::{Kind, Problem};
 use crate::readiness::PolicyReport;
@@ -75,6 +75,9 @@ impl AdminAnswer {
     }
 }
 
+/// An attribute as it was given.
+type GivenPair<'a> = (&'a str, tollgate::Value<'a>);
+
 /// One request of an identified sender.
 pub(super) struct Act<'a> {
     pub(super) admin: &'a Admin,
@@ -100,8 +103,8 @@ impl Act<'_> {
     }
 
     /// An override, for output.
-    pub(super) const fn ruled(&self, ruled: ExpiringOverride) -> ExpiringOverrideView {
-        ExpiringOverrideView::new(ruled, self.wall)
+    pub(super) const fn expiring(&self, expiring: ExpiringOverride) -> ExpiringOverrideView {
+        ExpiringOverrideView::new(expiring, self.wall)
     }
 
     /// Refuses the request if the sender's role is below `least`.
@@ -222,13 +225,14 @@ impl ControlPlane {
     }
 
     fn limits(&self, act: &Act<'_>) -> Result<AdminAnswer, Problem> {
-        let (policy, blocks) = (self.service.engine.policy(), self.service.engine.operator().blocks(act.now));
-        let (all, single) = self.service.engine.operator().overrides(act.now).list();
+        let (policy, operator) = (self.service.engine.policy(), self.service.engine.operator());
+        let (overrides, blocks) = (operator.overrides(act.now), operator.blocks(act.now));
+        let (all, single) = overrides.list();
         let single: HashMap<String, ExpiringOverride> = single.into_iter().collect();
         let holding = |limit: &Limit| LimitFooting {
-            footing: self.service.engine.operator().overrides(act.now).mode_of(limit),
-            ruled: single.get(limit.name()).copied(),
-            holds: self.service.engine.operator().overrides(act.now).of(limit),
+            footing: overrides.mode_of(limit),
+            own_override: single.get(limit.name()).copied(),
+            effective_override: overrides.of(limit),
         };
         let mut view = LimitsView::new(&policy, self.policy_report(act), all, holding, &blocks, act.wall);
         view.overload = self.overload_overrides(act);
@@ -258,18 +262,17 @@ impl ControlPlane {
         self.single(&request)?;
         // Attributes that a gateway derives itself, such as the template of the path.
         let derived = self.service.reader.derived(&given);
-        let complete = completed(&given, &derived);
-        let complete_known =
-            self.service.identity.identify(complete.iter().copied(), AttributeOrigin::Trusted);
+        let (complete, complete_known) = self.completed(&given, &derived);
         let complete = question.priced(complete_known.request(complete.iter().copied())?)?;
         let spelled = Spelled::by(&self.service.reader, &complete);
         let read = match spelled.request(&complete)? {
             None if !derived.is_empty() => Some(Spelled::as_given(&complete)?),
             read => read,
         };
-        let as_given = self.service.engine.operator().explain(&request, act.now).await;
+        let operator = self.service.engine.operator();
+        let as_given = operator.explain(&request, act.now).await;
         let as_read = match &read {
-            Some(read) => Some(self.service.engine.operator().explain(read, act.now).await),
+            Some(read) => Some(operator.explain(read, act.now).await),
             None => None,
         };
         let throttled = self.service.throttled(&request, act.now);
@@ -290,6 +293,18 @@ impl ControlPlane {
             None => self.complete(act, &mut view, &given, depth),
         }
         AdminAnswer::json(&view)
+    }
+
+    /// The attributes with those derived from them, and the caller that they identify.
+    fn completed<'a>(
+        &self,
+        given: &[GivenPair<'a>],
+        derived: &'a [(&'a str, String)],
+    ) -> (Vec<GivenPair<'a>>, Identified) {
+        let derived = derived.iter().map(|(name, value)| (*name, value.into()));
+        let complete: Vec<GivenPair<'a>> = given.iter().copied().chain(derived).collect();
+        let known = self.service.identity.identify(complete.iter().copied(), AttributeOrigin::Trusted);
+        (complete, known)
     }
 
     /// Adds to an explanation which limits may apply with further attributes, and the latest denials.
@@ -319,9 +334,7 @@ impl ControlPlane {
         self.single(&request)?;
         // Reset both forms: the attributes as a gateway spells and derives them, and as programs send them.
         let derived = self.service.reader.derived(&given);
-        let complete = completed(&given, &derived);
-        let complete_known =
-            self.service.identity.identify(complete.iter().copied(), AttributeOrigin::Trusted);
+        let (complete, complete_known) = self.completed(&given, &derived);
         let complete = complete_known.request(complete.iter().copied())?;
         let (spelled, as_given) = (Spelled::by(&self.service.reader, &complete), Spelled::default());
         let mut readings = spelled.readings(&complete)?;
@@ -335,14 +348,14 @@ impl ControlPlane {
         }
         let named: Vec<&str> = form.limits.iter().map(String::as_str).collect();
         let names = if named.is_empty() { own_limits(&policy, &readings) } else { named.clone() };
-        let mut forgotten = Forgotten::default();
+        let (mut forgotten, mut keys) = (Forgotten::default(), Vec::new());
         if !names.is_empty() {
-            forgotten = self.service.engine.operator().reset(&readings, &names, act.now).await.map_err(
-                |failure| {
-                    act.audit(&joined(&request), &format!("failed: {failure}"));
-                    Problem::new(Kind::StoreUnavailable, unforgotten(failure))
-                },
-            )?;
+            let operator = self.service.engine.operator();
+            forgotten = operator.reset(&readings, &names, act.now).await.map_err(|failure| {
+                act.audit(&joined(&request), &format!("failed: {failure}"));
+                Problem::new(Kind::StoreUnavailable, unforgotten(failure))
+            })?;
+            keys = operator.reset_keys(&readings, &names, act.now);
         }
         let calls = if named.is_empty() {
             self.service.forget_throttled(&request, act.now)
@@ -373,10 +386,6 @@ impl ControlPlane {
             let only = if named.is_empty() { String::new() } else { format!(" only {}", named.join(", ")) };
             let outcome = format!("{counters} counters reset");
             act.audit(&format!("{}{only}", joined(&request)), &outcome);
-        }
-        let mut keys = Vec::new();
-        if !names.is_empty() {
-            keys = self.service.engine.operator().reset_keys(&readings, &names, act.now);
         }
         self.announce_reset(AdminAnswer::json(&answer)?, keys).await
     }
@@ -427,24 +436,32 @@ impl ControlPlane {
             (Verb::Percent, None) => return Err(Problem::invalid("percent: missing; accepted: 0 to 100")),
             _ => return Err(Problem::invalid("percent: only the path percent takes it")),
         };
-        let scope = scope(act, form)?;
-        if scope != Scope::All {
-            self.native(act)?;
-        }
+        let scope = self.scope(act, form)?;
         let (until, note) = (form.until(effect, act.now)?, form.note()?);
-        let ruled = ExpiringOverride { kind, until };
-        self.service.engine.operator().set_override(scope, ruled, act.now).map_err(|error| match error {
-            OverrideError::UnknownLimit(name) => unknown_limit(&name, &self.service.engine.policy()),
-            OverrideError::Percent(_) => Problem::invalid(format!("percent: {error}")),
-            _ => Problem::of_admin(AdminProblem::Conflict, error.to_string()),
-        })?;
+        let expiring = ExpiringOverride { kind, until };
+        self.service.engine.operator().set_override(scope, expiring, act.now).map_err(
+            |error| match error {
+                OverrideError::UnknownLimit(name) => unknown_limit(&name, &self.service.engine.policy()),
+                OverrideError::Percent(_) => Problem::invalid(format!("percent: {error}")),
+                _ => Problem::of_admin(AdminProblem::Conflict, error.to_string()),
+            },
+        )?;
         let what = match kind {
             LimitOverride::Percent(percent) => format!("{percent} % until {}", act.shown(until).text()),
             LimitOverride::Off | LimitOverride::Shadow => format!("until {}", act.shown(until).text()),
         };
         act.audit(name_of(scope), &remarked(&what, note));
-        let milder = self.others(act, scope, |other| *other != ruled);
-        AdminAnswer::json(&OverrideView { ruled: act.ruled(ruled), milder })
+        let milder = self.others(act, scope, |other| *other != expiring);
+        AdminAnswer::json(&OverrideView { expiring: act.expiring(expiring), milder })
+    }
+
+    /// The limits that an override is about. Overriding all of them needs the role admin.
+    fn scope<'f>(&self, act: &Act<'_>, form: &'f OverrideForm) -> Result<Scope<'f>, Problem> {
+        match (&form.limit, form.all) {
+            (Some(limit), false) => self.native(act).map(|()| Scope::Limit(limit)),
+            (None, true) => act.allow(Role::Admin, "all limits").map(|()| Scope::All),
+            _ => Err(Problem::invalid("name one limit with \"limit\", or all of them with \"all\": true")),
+        }
     }
 
     /// The other overrides that apply in this scope, beside those of the scope itself.
@@ -454,24 +471,24 @@ impl ControlPlane {
         scope: Scope<'_>,
         is_other: impl Fn(&ExpiringOverride) -> bool,
     ) -> Vec<OtherView> {
-        let now = act.now;
-        let policy = self.service.engine.policy();
-        let (all, single) = self.service.engine.operator().overrides(now).list();
+        let (policy, overrides) =
+            (self.service.engine.policy(), self.service.engine.operator().overrides(act.now));
+        let (all, single) = overrides.list();
         let effective = |name: &str| {
             let limit = policy.limits().iter().find(|limit| limit.name() == name)?;
-            self.service.engine.operator().overrides(now).of(limit).filter(&is_other)
+            overrides.of(limit).filter(&is_other)
         };
         match scope {
             Scope::Limit(name) => effective(name)
-                .filter(|ruled| all == Some(*ruled))
-                .map(|ruled| OtherView::about_all(act.ruled(ruled)))
+                .filter(|expiring| all == Some(*expiring))
+                .map(|expiring| OtherView::about_all(act.expiring(expiring)))
                 .into_iter()
                 .collect(),
             Scope::All => single
                 .into_iter()
                 .filter_map(|(name, own)| {
-                    let ruled = effective(&name).filter(|ruled| *ruled == own)?;
-                    Some(OtherView::about(name, act.ruled(ruled)))
+                    let expiring = effective(&name).filter(|expiring| *expiring == own)?;
+                    Some(OtherView::about(name, act.expiring(expiring)))
                 })
                 .collect(),
         }
@@ -481,13 +498,12 @@ impl ControlPlane {
         if let Some(name) = form.overload()? {
             return self.restore_overload(act, name);
         }
-        let scope = scope(act, form)?;
-        if scope != Scope::All {
-            self.native(act)?;
-        }
+        let scope = self.scope(act, form)?;
         let restored = self.service.engine.operator().lift_override(scope, act.now);
-        act.audit(name_of(scope), if restored { "restored" } else { "there was no ruling" });
-        AdminAnswer::json(&json!({ "restored": restored, "still_ruled": self.others(act, scope, |_| true) }))
+        act.audit(name_of(scope), if restored { "restored" } else { "there was no override" });
+        AdminAnswer::json(
+            &json!({ "restored": restored, "still_overridden": self.others(act, scope, |_| true) }),
+        )
     }
 
     /// Shows what a candidate would change. On request it shows how many decisions of the last requests it would have
@@ -513,18 +529,12 @@ impl ControlPlane {
         if let Some(last) = last {
             let policies = [self.service.engine.policy(), Arc::new(candidate)];
             let view = self.past(policies, last, &self.meant(&scope).await?, &token).await?;
-            act.audit(
-                "the last requests",
-                &format!("{} of them compared", view.comparison.tallied.decisions),
-            );
+            let decisions = view.comparison.tallied.decisions;
+            act.audit("the last requests", &format!("{decisions} of them compared"));
             document["decisions"] = serde_json::to_value(&view).unwrap_or_default();
         } else if let Some(lasting) = lasting {
-            let until = act.now + lasting;
-            let id = self
-                .service
-                .comparison
-                .begin(&self.service.engine, candidate, until, act.now)
-                .map_err(not_begun)?;
+            let (until, comparison) = (act.now + lasting, &self.service.comparison);
+            let id = comparison.begin(&self.service.engine, candidate, until, act.now).map_err(not_begun)?;
             act.audit(&id.to_string(), &format!("compared until {}", act.shown(until).text()));
             document["comparison"] = json!({ "id": id.to_string(), "for_ms": view::millis(lasting) });
         }
@@ -532,29 +542,8 @@ impl ControlPlane {
     }
 }
 
-/// The attributes, with those derived from them.
-fn completed<'a>(
-    given: &[(&'a str, tollgate::Value<'a>)],
-    derived: &'a [(&'a str, String)],
-) -> Vec<(&'a str, tollgate::Value<'a>)> {
-    let derived = derived.iter().map(|(name, value)| (*name, tollgate::Value::Text(value.as_str())));
-    given.iter().copied().chain(derived).collect()
-}
-
 pub(super) async fn body(request: Request<Incoming>) -> Result<Bytes, Problem> {
     request_body::read(request, BODY_BYTES_MAX).await
-}
-
-/// The limits that an override is about. Overriding all of them needs the role admin.
-fn scope<'f>(act: &Act<'_>, form: &'f OverrideForm) -> Result<Scope<'f>, Problem> {
-    match (&form.limit, form.all) {
-        (Some(limit), false) => Ok(Scope::Limit(limit)),
-        (None, true) => {
-            act.allow(Role::Admin, "all limits")?;
-            Ok(Scope::All)
-        }
-        _ => Err(Problem::invalid("name one limit with \"limit\", or all of them with \"all\": true")),
-    }
 }
 
 const fn name_of<'s>(scope: Scope<'s>) -> &'s str {

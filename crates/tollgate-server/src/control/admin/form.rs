@@ -266,7 +266,7 @@ mod tests {
 
     /// An override that opens a limit lasts an hour by default and a day at most. No override lasts for ever.
     #[test]
-    fn rulings_end() {
+    fn overrides_end() {
         let until = |text: &str, effect| {
             let form: OverrideForm = read(text.as_bytes()).unwrap();
             form.until(effect, T0).map(|until| until.since(T0).ceil_seconds())

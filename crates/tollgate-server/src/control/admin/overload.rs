@@ -38,29 +38,29 @@ impl ControlPlane {
             _ => switch.shadow(until),
         })?;
         act.audit(&about(name), &remarked(&format!("until {}", act.shown(until).text()), note));
-        AdminAnswer::json(&act.ruled(ExpiringOverride { kind, until }))
+        AdminAnswer::json(&act.expiring(ExpiringOverride { kind, until }))
     }
 
     /// Executes restore.
     pub(super) fn restore_overload(&self, act: &Act<'_>, name: &str) -> Result<AdminAnswer, Problem> {
         let mut restored = false;
         self.switch(act, name, |switch| restored |= switch.revive(act.now))?;
-        act.audit(&about(name), if restored { "restored" } else { "there was no ruling" });
+        act.audit(&about(name), if restored { "restored" } else { "there was no override" });
         AdminAnswer::json(&json!({ "restored": restored }))
     }
 
     /// The overrides of controllers that are active now.
     pub(super) fn overload_overrides(&self, act: &Act<'_>) -> Vec<OverloadView> {
         let Some(shedder) = &self.service.overload else { return Vec::new() };
-        let ruled = |controller: Controller| {
+        let expiring = |controller: Controller| {
             let (mode, until) = shedder.switch(controller, |switch| switch.active_override(act.now))??;
             let kind = if mode == Mode::Off { LimitOverride::Off } else { LimitOverride::Shadow };
             Some(OverloadView {
                 controller: controller.as_str(),
-                ruled: act.ruled(ExpiringOverride { kind, until }),
+                expiring: act.expiring(ExpiringOverride { kind, until }),
             })
         };
-        Controller::ALL.into_iter().filter_map(ruled).collect()
+        Controller::ALL.into_iter().filter_map(expiring).collect()
     }
 
     /// Calls `tell` on the switch of one controller, or of all of them. Changing all of them needs the role admin.

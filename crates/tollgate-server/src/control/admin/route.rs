@@ -53,67 +53,61 @@ pub(super) enum Verb {
     Fleet,
 }
 
+/// The verbs: each with its path below `/admin/v1/`, its method, and the minimum role. A request about all limits, or a
+/// forced one, needs the role admin as well. The body shows whether it is one.
+const VERBS: [(Verb, &str, &str, Role); 19] = [
+    (Verb::Limits, "limits", "GET", Role::Viewer),
+    (Verb::Get, "get", "POST", Role::Viewer),
+    (Verb::Explain, "explain", "POST", Role::Viewer),
+    (Verb::Top, "top", "GET", Role::Viewer),
+    (Verb::Tail, "tail", "GET", Role::Viewer),
+    (Verb::Reset, "reset", "POST", Role::Operator),
+    (Verb::Block, "block", "POST", Role::Operator),
+    (Verb::Unblock, "unblock", "POST", Role::Operator),
+    (Verb::Kill, "kill", "POST", Role::Operator),
+    (Verb::Shadow, "shadow", "POST", Role::Operator),
+    (Verb::Percent, "percent", "POST", Role::Operator),
+    (Verb::Restore, "restore", "POST", Role::Operator),
+    (Verb::Reload, "reload", "POST", Role::Operator),
+    (Verb::Diff, "policy/diff", "POST", Role::Operator),
+    (Verb::Requests, "requests", "GET", Role::Operator),
+    (Verb::Numbers, "numbers", "GET", Role::Viewer),
+    (Verb::History, "history", "GET", Role::Viewer),
+    (Verb::Audit, "audit", "GET", Role::Admin),
+    (Verb::Fleet, "fleet", "GET", Role::Viewer),
+];
+
 impl Verb {
     /// The verb of a method and a path.
     ///
     /// # Errors
     /// When the path does not exist, or accepts another method.
     pub(super) fn of(method: &Method, path: &str) -> Result<Self, Problem> {
-        let (verb, accepted) = match path {
-            "/admin/v1/limits" => (Verb::Limits, "GET"),
-            "/admin/v1/get" => (Verb::Get, "POST"),
-            "/admin/v1/explain" => (Verb::Explain, "POST"),
-            "/admin/v1/top" => (Verb::Top, "GET"),
-            "/admin/v1/tail" => (Verb::Tail, "GET"),
-            "/admin/v1/reset" => (Verb::Reset, "POST"),
-            "/admin/v1/block" => (Verb::Block, "POST"),
-            "/admin/v1/unblock" => (Verb::Unblock, "POST"),
-            "/admin/v1/kill" => (Verb::Kill, "POST"),
-            "/admin/v1/shadow" => (Verb::Shadow, "POST"),
-            "/admin/v1/percent" => (Verb::Percent, "POST"),
-            "/admin/v1/restore" => (Verb::Restore, "POST"),
-            "/admin/v1/reload" => (Verb::Reload, "POST"),
-            "/admin/v1/policy/diff" => (Verb::Diff, "POST"),
-            "/admin/v1/requests" => (Verb::Requests, "GET"),
-            "/admin/v1/numbers" => (Verb::Numbers, "GET"),
-            "/admin/v1/history" => (Verb::History, "GET"),
-            "/admin/v1/audit" => (Verb::Audit, "GET"),
-            "/admin/v1/fleet" => (Verb::Fleet, "GET"),
-            _ => return Self::of_comparison(method, path),
+        let below = path.strip_prefix("/admin/v1/").unwrap_or_default();
+        let Some((verb, _, accepted, _)) = VERBS.iter().find(|(_, path, ..)| *path == below) else {
+            return Self::of_comparison(method, below);
         };
-        if method.as_str() == accepted {
-            return Ok(verb);
-        }
-        Err(Problem::new(Kind::MethodNotAllowed(accepted), format!("this path accepts {accepted}")))
+        if method.as_str() == *accepted { Ok(*verb) } else { Err(wrong_method(accepted)) }
     }
 
-    fn of_comparison(method: &Method, path: &str) -> Result<Self, Problem> {
-        let id = path.strip_prefix("/admin/v1/policy/diff/").and_then(Id::parse).ok_or_else(|| {
-            let detail = "under /admin/v1/ are limits, get, explain, top, tail, reset, block, unblock, kill, shadow, percent, \
-                          restore, reload, policy/diff, requests, numbers, history, audit and fleet";
-            Problem::new(Kind::NotFound, detail)
+    fn of_comparison(method: &Method, below: &str) -> Result<Self, Problem> {
+        let id = below.strip_prefix("policy/diff/").and_then(Id::parse).ok_or_else(|| {
+            let paths = VERBS.map(|(_, path, ..)| path).join(", ");
+            Problem::new(Kind::NotFound, format!("under /admin/v1/ are {paths}"))
         })?;
         match *method {
             Method::GET => Ok(Verb::Compared(id)),
             Method::DELETE => Ok(Verb::Stop(id)),
-            _ => {
-                let accepted = "GET, DELETE";
-                Err(Problem::new(Kind::MethodNotAllowed(accepted), format!("this path accepts {accepted}")))
-            }
+            _ => Err(wrong_method("GET, DELETE")),
         }
     }
 
-    /// The minimum role. A request about all limits, or a forced one, needs the role admin as well. The body shows
-    /// whether it is one.
-    pub(super) const fn role(self) -> Role {
+    /// The minimum role.
+    pub(super) fn role(self) -> Role {
         match self {
-            Verb::Limits | Verb::Get | Verb::Explain | Verb::Top | Verb::Tail => Role::Viewer,
-            Verb::Compared(_) | Verb::Fleet | Verb::Numbers | Verb::History => Role::Viewer,
-            Verb::Reset | Verb::Block | Verb::Unblock | Verb::Kill | Verb::Shadow | Verb::Percent => {
-                Role::Operator
-            }
-            Verb::Restore | Verb::Reload | Verb::Diff | Verb::Requests | Verb::Stop(_) => Role::Operator,
-            Verb::Audit => Role::Admin,
+            Verb::Compared(_) => Role::Viewer,
+            Verb::Stop(_) => Role::Operator,
+            _ => VERBS.iter().find(|(verb, ..)| *verb == self).map_or(Role::Admin, |(.., role)| *role),
         }
     }
 
@@ -123,29 +117,16 @@ impl Verb {
     }
 
     /// Its name in the audit log.
-    pub(super) const fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
-            Verb::Limits => "limits",
-            Verb::Get => "get",
-            Verb::Explain => "explain",
-            Verb::Top => "top",
-            Verb::Tail => "tail",
-            Verb::Reset => "reset",
-            Verb::Block => "block",
-            Verb::Unblock => "unblock",
-            Verb::Kill => "kill",
-            Verb::Shadow => "shadow",
-            Verb::Percent => "percent",
-            Verb::Restore => "restore",
-            Verb::Reload => "reload",
             Verb::Diff => "policy diff",
-            Verb::Requests => "requests",
-            Verb::Numbers => "numbers",
-            Verb::History => "history",
             Verb::Compared(_) => "policy diff status",
             Verb::Stop(_) => "policy diff stop",
-            Verb::Audit => "audit",
-            Verb::Fleet => "fleet",
+            _ => VERBS.iter().find(|(verb, ..)| *verb == self).map_or("", |(_, path, ..)| path),
         }
     }
+}
+
+fn wrong_method(accepted: &'static str) -> Problem {
+    Problem::new(Kind::MethodNotAllowed(accepted), format!("this path accepts {accepted}"))
 }

@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 use tollgate::engine::{Explained, Explanation, State};
 use tollgate::policy::{Change, Difference, FieldChange, Limit, Mode, Policy, Unmet};
 use tollgate::time::WallOffset;
-use tollgate::{Block, CheckRequest, Enforcement, ExpiringOverride, LimitOverride, Ticks, Timestamp};
+use tollgate::{Block, CheckRequest, ExpiringOverride, LimitOverride, Ticks, Timestamp};
 use tollgate_compat::CompatConfig;
 
 use crate::readiness::PolicyReport;
@@ -46,30 +46,23 @@ impl Serialize for Pairs<'_> {
     }
 }
 
-pub(super) const fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Enforce => "enforce",
-        Mode::Shadow => "shadow",
-        Mode::Off => "off",
-    }
-}
-
 #[derive(Serialize)]
 pub(super) struct ExpiringOverrideView {
-    ruling: &'static str,
+    #[serde(rename = "override")]
+    kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     percent: Option<u8>,
     until: Instant,
 }
 
 impl ExpiringOverrideView {
-    pub(super) const fn new(ruled: ExpiringOverride, wall: WallOffset) -> Self {
-        let (ruling, percent) = match ruled.kind {
+    pub(super) const fn new(expiring: ExpiringOverride, wall: WallOffset) -> Self {
+        let (kind, percent) = match expiring.kind {
             LimitOverride::Off => ("off", None),
             LimitOverride::Shadow => ("shadow", None),
             LimitOverride::Percent(percent) => ("percent", Some(percent)),
         };
-        Self { ruling, percent, until: Instant::new(ruled.until, wall) }
+        Self { kind, percent, until: Instant::new(expiring.until, wall) }
     }
 }
 
@@ -92,16 +85,16 @@ pub(super) struct OtherView {
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<String>,
     #[serde(flatten)]
-    ruled: ExpiringOverrideView,
+    expiring: ExpiringOverrideView,
 }
 
 impl OtherView {
-    pub(super) const fn about_all(ruled: ExpiringOverrideView) -> Self {
-        Self { limit: None, ruled }
+    pub(super) const fn about_all(expiring: ExpiringOverrideView) -> Self {
+        Self { limit: None, expiring }
     }
 
-    pub(super) const fn about(limit: String, ruled: ExpiringOverrideView) -> Self {
-        Self { limit: Some(limit), ruled }
+    pub(super) const fn about(limit: String, expiring: ExpiringOverrideView) -> Self {
+        Self { limit: Some(limit), expiring }
     }
 }
 
@@ -110,14 +103,14 @@ impl OtherView {
 pub(super) struct OverloadView {
     pub(super) controller: &'static str,
     #[serde(flatten)]
-    pub(super) ruled: ExpiringOverrideView,
+    pub(super) expiring: ExpiringOverrideView,
 }
 
 /// A new override, with those that apply instead because they are milder.
 #[derive(Serialize)]
 pub(super) struct OverrideView {
     #[serde(flatten)]
-    pub(super) ruled: ExpiringOverrideView,
+    pub(super) expiring: ExpiringOverrideView,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) milder: Vec<OtherView>,
 }
@@ -131,17 +124,17 @@ struct LimitView<'a> {
     percent: u8,
     /// The override of this limit alone.
     #[serde(skip_serializing_if = "Option::is_none")]
-    ruled: Option<ExpiringOverrideView>,
-    /// The effective override: the milder of that one and the override of all limits.
+    own_override: Option<ExpiringOverrideView>,
+    /// The milder of that one and the override of all limits.
     #[serde(skip_serializing_if = "Option::is_none")]
-    holds: Option<ExpiringOverrideView>,
+    effective_override: Option<ExpiringOverrideView>,
 }
 
 /// The effective state of a limit at one instant, and the override of this limit alone.
 pub(super) struct LimitFooting {
     pub(super) footing: (Mode, u8),
-    pub(super) ruled: Option<ExpiringOverride>,
-    pub(super) holds: Option<ExpiringOverride>,
+    pub(super) own_override: Option<ExpiringOverride>,
+    pub(super) effective_override: Option<ExpiringOverride>,
 }
 
 /// The active limits with all overrides and blocks.
@@ -160,7 +153,7 @@ pub(super) struct LimitsView<'a> {
     pub(super) overload: Vec<OverloadView>,
     /// The meaning of each rule of another program's configuration, if one is active.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    foreign: Vec<String>,
+    compat: Vec<String>,
 }
 
 impl<'a> LimitsView<'a> {
@@ -170,9 +163,9 @@ impl<'a> LimitsView<'a> {
     /// Replaces the limits by the rules of another program.
     pub(super) fn of_compat(mut self, rules: &CompatConfig) -> Self {
         self.limits.clear();
-        self.foreign = rules.sentences();
-        self.left_off = self.foreign.len().saturating_sub(Self::LISTED_MAX);
-        self.foreign.truncate(Self::LISTED_MAX);
+        self.compat = rules.sentences();
+        self.left_off = self.compat.len().saturating_sub(Self::LISTED_MAX);
+        self.compat.truncate(Self::LISTED_MAX);
         self
     }
 
@@ -184,7 +177,7 @@ impl<'a> LimitsView<'a> {
         blocks: &'a [std::sync::Arc<Block>],
         wall: WallOffset,
     ) -> Self {
-        let shown = |ruled: ExpiringOverride| ExpiringOverrideView::new(ruled, wall);
+        let shown = |expiring: ExpiringOverride| ExpiringOverrideView::new(expiring, wall);
         let mut view = Self {
             policy: about,
             all: all.map(shown),
@@ -192,21 +185,21 @@ impl<'a> LimitsView<'a> {
             left_off: 0,
             blocks: blocks.iter().map(|block| BlockView::from(&**block)).collect(),
             overload: Vec::new(),
-            foreign: Vec::new(),
+            compat: Vec::new(),
         };
         for limit in policy.limits() {
-            let LimitFooting { footing: (mode, percent), ruled, holds } = holding(limit);
-            if ruled.is_none() && view.limits.len() >= Self::LISTED_MAX {
+            let LimitFooting { footing: (mode, percent), own_override, effective_override } = holding(limit);
+            if own_override.is_none() && view.limits.len() >= Self::LISTED_MAX {
                 view.left_off += 1;
                 continue;
             }
             view.limits.push(LimitView {
                 name: limit.name(),
                 sentence: limit.sentence(),
-                mode: mode_name(mode),
+                mode: mode.name(),
                 percent,
-                ruled: ruled.map(shown),
-                holds: holds.map(shown),
+                own_override: own_override.map(shown),
+                effective_override: effective_override.map(shown),
             });
         }
         view
@@ -226,7 +219,7 @@ struct StateView {
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_ms: Option<u64>,
     source: &'static str,
-    stance: &'static str,
+    mode: &'static str,
     quota: String,
     chosen: String,
     /// Attributes that select a tier with its own counters, and that the request lacks.
@@ -265,10 +258,7 @@ impl From<&State> for StateView {
                 .and_then(|_| outcome.verdict.retry_after())
                 .map(Ticks::ceil_millis),
             source: state.source.name(),
-            stance: match state.enforcement {
-                Enforcement::Enforced => "enforce",
-                Enforcement::Shadow => "shadow",
-            },
+            mode: state.enforcement.name(),
             quota: state.allowance.clone(),
             chosen: state.choice.to_string(),
             open_tiers: state.open_tiers.clone(),
@@ -284,7 +274,7 @@ struct ExplainedView<'a> {
     mode: &'static str,
     percent: u8,
     #[serde(skip_serializing_if = "Option::is_none")]
-    ruled: Option<ExpiringOverrideView>,
+    effective_override: Option<ExpiringOverrideView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<StateView>,
     unmet: Vec<String>,
@@ -345,7 +335,7 @@ pub(super) struct ExplanationView<'a> {
     allowed: Option<bool>,
     /// Whether it is a call that carries its limit, so that no limit of the policy applies.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    tells_its_limit: bool,
+    carries_its_limit: bool,
     /// Whether it would pass because no limit applies to it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     no_limit_applies: bool,
@@ -451,7 +441,7 @@ impl<'a> ExplanationView<'a> {
         let shown = shown.filter(|limit| depth == Depth::Reasons || limit.state.is_some());
         Self {
             allowed: if is_call { throttled.passes } else { Some(explanation.is_allowed()) },
-            tells_its_limit: is_call,
+            carries_its_limit: is_call,
             no_limit_applies: explanation.meets_no_limit() && !is_call,
             digests: BTreeMap::new(),
             doubt: None,
@@ -519,9 +509,11 @@ fn explained(limit: &Explained, wall: WallOffset) -> ExplainedView<'_> {
         name: &limit.name,
         applies: limit.state.is_some(),
         sentence: &limit.sentence,
-        mode: mode_name(limit.mode),
+        mode: limit.mode.name(),
         percent: limit.percent,
-        ruled: limit.ruled.map(|ruled| ExpiringOverrideView::new(ruled, wall)),
+        effective_override: limit
+            .effective_override
+            .map(|expiring| ExpiringOverrideView::new(expiring, wall)),
         state: limit.state.as_ref().map(StateView::from),
         unmet: limit.unmet.iter().map(ToString::to_string).collect(),
         what_would_change_it: &limit.changes,

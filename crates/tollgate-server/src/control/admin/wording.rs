@@ -9,6 +9,7 @@ use super::route::Verb;
 use crate::identity::UnknownCredential;
 use crate::problem::{AdminProblem, Problem};
 use crate::service::comparison::NotBegun;
+use crate::text;
 
 /// Maximum number of limits that a refusal lists.
 const NAMES_LISTED: usize = 20;
@@ -84,18 +85,12 @@ pub(super) fn unforgotten(failure: StoreFailure) -> String {
 
 /// Names and values of a request, as text.
 pub(super) fn texts<'r>(request: &CheckRequest<'r>) -> Vec<(&'r str, String)> {
-    let text = |value| match value {
-        tollgate::Value::Text(text) => text.to_owned(),
-        tollgate::Value::Number(number) => number.to_string(),
-    };
-    request.attributes().iter().map(|given| (given.name, text(given.value))).collect()
+    request.attributes().iter().map(|given| (given.name, given.value.to_string())).collect()
 }
 
 /// A request for the audit log.
 pub(super) fn joined(request: &CheckRequest<'_>) -> String {
-    let pairs: Vec<String> =
-        texts(request).into_iter().map(|(name, text)| format!("{name}={text}")).collect();
-    pairs.join(" ")
+    text::joined(texts(request))
 }
 
 pub(super) fn remarked(what: &str, note: &str) -> String {

@@ -149,10 +149,10 @@ async fn operators_are_obeyed() {
     client.expect(&bytes, integers([1, 2, 0, 5, 5])).await;
     assert!(engine.operator().unblock(&command_alone, now));
 
-    let rule = |ruling| {
+    let rule = |kind| {
         engine.operator().set_override(
             Scope::All,
-            ExpiringOverride { kind: ruling, until: now + Ticks::from_secs(60) },
+            ExpiringOverride { kind, until: now + Ticks::from_secs(60) },
             now,
         )
     };

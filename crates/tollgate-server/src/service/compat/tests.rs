@@ -109,9 +109,9 @@ async fn operator_overrides_apply_to_compat_rules() {
         for expected in [Code::Ok, Code::Ok, Code::OverLimit] {
             assert_eq!(ask("v", now + second).await.overall, expected, "{domain}");
         }
-        for ruling in [LimitOverride::Off, LimitOverride::Shadow] {
-            let ruled = ExpiringOverride { kind: ruling, until: now + second + second };
-            service.engine.operator().set_override(Scope::All, ruled, now).unwrap();
+        for kind in [LimitOverride::Off, LimitOverride::Shadow] {
+            let expiring = ExpiringOverride { kind, until: now + second + second };
+            service.engine.operator().set_override(Scope::All, expiring, now).unwrap();
             assert_eq!(ask("v", now + second).await.overall, Code::Ok);
         }
         assert_eq!(ask("v", now + second + second).await.overall, Code::OverLimit);

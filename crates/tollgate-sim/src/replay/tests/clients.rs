@@ -22,7 +22,7 @@ fn ask(engine: &Engine, sent: &Sent, now: Timestamp) -> (bool, Option<Timestamp>
     (decision.is_allowed(), back.map(|advice| now + Ticks::from_secs(advice.ceil_seconds().max(1))))
 }
 
-/// What came of the requests.
+/// The outcome of the requests.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Counts {
     decisions: u64,

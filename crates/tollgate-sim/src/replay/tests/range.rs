@@ -55,9 +55,14 @@ fn holds(range: Option<Range>, truth: u64) -> bool {
     range.is_some_and(|range| (range.low..=range.high).contains(&truth))
 }
 
+/// A random index below a number.
+fn index(random: &mut Random, below: u64) -> usize {
+    usize::try_from(random.below(below)).unwrap()
+}
+
 /// A policy of one limit with bounds that are proven.
 fn bounded_policy(random: &mut Random, is_timed: bool) -> String {
-    let period = ["1s", "2s", "3s", "10s", "1500ms", "1min"][random.below(6) as usize];
+    let period = ["1s", "2s", "3s", "10s", "1500ms", "1min"][index(random, 6)];
     let (units, burst) = (1 + random.below(12), 1 + random.below(15));
     let kinds = [
         format!("rate: {units}/{period}, burst: {burst}"),
@@ -69,7 +74,7 @@ fn bounded_policy(random: &mut Random, is_timed: bool) -> String {
         format!("rate: {units}/10s, algorithm: sliding-window, precision: 10, estimate: strict"),
     ];
     // Windows that begin with a second have no range, if requests came in the seconds of their stamps.
-    let kind = random.below(if is_timed { 5 } else { 7 }) as usize;
+    let kind = index(random, if is_timed { 5 } else { 7 });
     format!("limits: [{{name: a, by: [user], {}}}]", kinds[kind])
 }
 

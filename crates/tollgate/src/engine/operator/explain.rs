@@ -17,7 +17,7 @@ use crate::outcome::{Outcome, Source};
 use crate::overrides::{ActiveOverrides, ExpiringOverride, LimitOverride};
 use crate::policy::compared::Replaced;
 use crate::policy::{
-    Choice, Fault, Limit, MATCHED_MAX, Match, Matches, Mode, Penalty, Policy, QuotaIndex, Unmet,
+    BY_MAX, Choice, Fault, Limit, MATCHED_MAX, Match, Matches, Mode, Penalty, Policy, QuotaIndex, Unmet,
 };
 use crate::quota::Quota;
 use crate::request::{CheckRequest, Descriptor, GET, HEAD};
@@ -71,7 +71,7 @@ pub struct Explained {
     /// Why it does not apply, by the policy; empty if it does.
     pub unmet: Vec<Unmet>,
     /// The operator's override of it.
-    pub ruled: Option<ExpiringOverride>,
+    pub effective_override: Option<ExpiringOverride>,
     /// Whether it decides now, and for which share of keys, overrides included.
     pub mode: Mode,
     /// See [`Explained::mode`].
@@ -143,7 +143,7 @@ impl<S: Store> Operator<'_, S> {
             let (mut matches, fault, unpriced) = priced(&policy, request, overrides);
             let mut looks = MatchedRequest::default();
             active.take_uncounted(request, &mut matches, overrides, &mut looks.uncounted);
-            looks.matches = matches.iter().map(|matched| Match { cost: 0, ..matched.clone() }).collect();
+            looks.matches = matches.iter().map(|matched| Match { cost: 0, ..*matched }).collect();
             let charges = active.charges(request, &looks.matches, overrides, PermitId(0));
             let set = ChargeSet { matched: &looks, charges, permits_reported: 0 };
             let blocks = self.engine.blocks_of(&active, &looking, &set, now).await;
@@ -267,7 +267,7 @@ impl From<&Status> for MetLimit {
     /// A limit that needs no counter for the request.
     fn from(status: &Status) -> Self {
         let Status { limit, quota, descriptor, enforcement, source, outcome, .. } = *status;
-        let matched = Match { limit, quota, cost: 0, descriptor, by: SmallVec::new() };
+        let matched = Match { limit, quota, cost: 0, descriptor, by: [0; BY_MAX] };
         Self { matched, enforcement, source, outcome, foreseen: None, unpriced: None, refused_for: None }
     }
 }
@@ -333,7 +333,7 @@ fn applied(
         allowance: limit.quota_phrase(matched.quota),
         open_tiers: open_tiers(limit, request),
     };
-    let ruled = overrides.of(limit);
+    let effective_override = overrides.of(limit);
     let mut changes = Vec::new();
     changes.push(match (unpriced, state.source) {
         (Some(reason), _) => format!("its cost cannot be computed, so nothing passes: {reason}"),
@@ -351,7 +351,7 @@ fn applied(
         _ => uncounted(&state),
     });
     changes.extend(instead(&state));
-    changes.extend(enforcement(state.enforcement, mode, percent, ruled.is_some()));
+    changes.extend(enforcement(state.enforcement, mode, percent, effective_override.is_some()));
     if !state.open_tiers.is_empty() {
         let names = state.open_tiers.join(" and ");
         changes.push(format!(
@@ -363,7 +363,7 @@ fn applied(
         name: limit.name().to_owned(),
         sentence: limit.sentence(),
         unmet: Vec::new(),
-        ruled,
+        effective_override,
         mode,
         percent,
         state: Some(state),
@@ -445,8 +445,8 @@ fn by_policy(state: &State) -> String {
     what.to_owned()
 }
 
-fn enforcement(enforcement: Enforcement, mode: Mode, percent: u8, ruled: bool) -> Option<String> {
-    let whose = if ruled { "an operator has put it" } else { "it is" };
+fn enforcement(enforcement: Enforcement, mode: Mode, percent: u8, is_overridden: bool) -> Option<String> {
+    let whose = if is_overridden { "an operator has put it" } else { "it is" };
     match (enforcement, mode) {
         (Enforcement::Enforced, _) => None,
         (Enforcement::Shadow, Mode::Shadow) => {
@@ -475,12 +475,12 @@ fn more(limit: &Limit, quota: QuotaIndex) -> Option<String> {
 
 fn unapplied(limit: &Limit, request: &Descriptor<'_>, overrides: &ActiveOverrides) -> Explained {
     let (mode, percent) = overrides.mode_of(limit);
-    let (unmet, ruled) = (limit.unmet(request), overrides.of(limit));
+    let (unmet, effective_override) = (limit.unmet(request), overrides.of(limit));
     let mut changes: Vec<String> = unmet.iter().map(ToString::to_string).collect();
     if unmet.is_empty() && mode == Mode::Shadow {
         changes.push(uncounted_in_shadow(limit, request));
     }
-    if let Some(ExpiringOverride { kind: LimitOverride::Off, .. }) = ruled {
+    if let Some(ExpiringOverride { kind: LimitOverride::Off, .. }) = effective_override {
         changes.push(
             "an operator has turned it off; it decides again when that ends, or after `tollgate restore`"
                 .to_owned(),
@@ -495,7 +495,7 @@ fn unapplied(limit: &Limit, request: &Descriptor<'_>, overrides: &ActiveOverride
         name: limit.name().to_owned(),
         sentence: limit.sentence(),
         unmet,
-        ruled,
+        effective_override,
         mode,
         percent,
         state: None,

@@ -191,11 +191,8 @@ impl ActivePolicy {
             for (descriptor, given) in (0u8..).zip(&compared) {
                 let Some(by) = limit.may_count(given) else { continue };
                 for quota in limit.possible_quotas(given) {
-                    let matched = Match { limit: number, quota, cost: 0, descriptor, by: by.clone() };
-                    let of = |is_main| {
-                        let matched = matched.clone();
-                        move |charge| ResetTarget { matched: matched.clone(), charge, is_main }
-                    };
+                    let matched = Match { limit: number, quota, cost: 0, descriptor, by };
+                    let of = |is_main| move |charge| ResetTarget { matched, charge, is_main };
                     targets.extend(self.ever_charged(request, &matched, overrides).into_iter().map(of(true)));
                     let companions = self.companions(request, slice::from_ref(&matched));
                     targets.extend(companions.into_iter().map(of(false)));

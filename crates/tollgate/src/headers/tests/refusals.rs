@@ -140,7 +140,7 @@ fn a_fault_is_a_bad_request_of_its_own_type() {
     assert_eq!(
         answer.body.unwrap().text,
         concat!(
-            r#"{"type":"urn:tollgate:problem:cost-not-computable","title":"Request does not tell what it costs","#,
+            r#"{"type":"urn:tollgate:problem:cost-not-computable","title":"Request does not say what it costs","#,
             r#""status":400,"detail":"tokens: \"many\" is no number","cause":"request","#,
             r#""reason":"tokens: \"many\" is no number","retryable":false}"#
         )

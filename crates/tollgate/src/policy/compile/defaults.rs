@@ -4,12 +4,12 @@
 use std::borrow::Cow;
 
 use crate::algorithm::calendar::{Calendar, CalendarUnit};
-use crate::policy::compile::limit::{CONSISTENCIES, FIELDS as LIMIT_FIELDS, MODES};
+use crate::policy::compile::limit::{CONSISTENCIES, FIELDS as LIMIT_FIELDS};
 use crate::policy::compile::{lease, on_store_failure, quota};
 use crate::policy::document::{Entry, Node, Tree};
 use crate::policy::fields::Fields;
 use crate::policy::finding::{Problem, Report, nearest, quoted};
-use crate::policy::limit::Consistency;
+use crate::policy::limit::{Consistency, Mode};
 
 /// Fields that make sense for every limit.
 const FIELDS: [&str; 10] = [
@@ -63,7 +63,7 @@ pub(super) fn read(fields: Fields<'_>, report: &mut Report) -> Defaults {
 fn check(fields: &Fields<'_>, field: &str, report: &mut Report) {
     match field {
         "mode" => {
-            fields.choice("mode", &MODES, report);
+            fields.choice("mode", &Mode::NAMED, report);
         }
         "consistency" => {
             fields.choice("consistency", &CONSISTENCIES, report);

@@ -47,9 +47,6 @@ pub(crate) const FIELDS: [&str; 26] = [
     "failures",
 ];
 
-pub(super) const MODES: [(&str, Mode); 3] =
-    [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
-
 /// Which requests count: all, or only failures.
 const COUNTS: [(&str, bool); 2] = [("all", false), ("failures", true)];
 
@@ -90,7 +87,7 @@ pub(super) fn read(
         name: name.to_owned(),
         when,
         by,
-        mode: fields.choice("mode", &MODES, report).unwrap_or_default(),
+        mode: fields.choice("mode", &Mode::NAMED, report).unwrap_or_default(),
         enforce_percent: u8::try_from(percent).unwrap_or(100),
         on_store_failure: on_store_failure::read(fields, report).unwrap_or_default(),
         consistency,

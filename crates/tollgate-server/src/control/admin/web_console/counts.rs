@@ -376,7 +376,7 @@ impl ControllerCounts {
     fn of(report: &ControllerReport, shed: Counts, wall: WallOffset) -> Self {
         Self {
             name: report.controller.as_str().to_owned(),
-            mode: super::super::view::mode_name(report.mode).to_owned(),
+            mode: report.mode.name().to_owned(),
             in_flight: report.in_flight.map(u64::from),
             limit: report.limit,
             shed,

@@ -4,7 +4,6 @@ use serde_json::Value;
 use tollgate::policy::{Mode, Policy};
 use tollgate::{ExpiringOverride, LimitOverride};
 
-use super::super::view::mode_name;
 use super::counts::{ControllerCounts, HoldCounts, KeyCounts, NearCounts, StoreCounts};
 use super::intent::Subject;
 use super::others::AUDIT_SHOWN;
@@ -99,7 +98,7 @@ impl OverviewSource<'_> {
                 let ends =
                     overrides.of(limit).map_or_else(String::new, |ruled| format!(", {}", self.ends(ruled)));
                 let tone = if mode == Mode::Enforce && percent == 100 { Tone::Plain } else { Tone::Warn };
-                PanelField::toned(format!("{}{share}{ends}", mode_name(mode)), tone)
+                PanelField::toned(format!("{}{share}{ends}", mode.name()), tone)
             },
         );
         let mut fields = vec![name.into(), mode];
@@ -259,7 +258,7 @@ impl OverviewSource<'_> {
                 controller.shed.iter().map(|(priority, count)| format!("{priority} {}", grouped(*count)));
             let shed: Vec<String> = shed.collect();
             let changed = controller.changed.as_ref().map_or_else(String::new, |at| format!(" at {at}"));
-            let tone = if controller.mode == mode_name(Mode::Enforce) { Tone::Plain } else { Tone::Warn };
+            let tone = if controller.mode == Mode::Enforce.name() { Tone::Plain } else { Tone::Warn };
             let fields = [
                 controller.name.clone().into(),
                 PanelField::toned(controller.mode.clone(), tone),

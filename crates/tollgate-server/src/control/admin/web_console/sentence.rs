@@ -62,9 +62,9 @@ pub(super) fn sentences(intent: &Intent, answer: &Value, moment: Moment) -> Sent
         _ => (format!("{subject}: there was no override"), Tone::Plain),
     };
     let mut more = Vec::new();
-    for other in list(answer, "milder").iter().chain(list(answer, "still_ruled")) {
+    for other in list(answer, "milder").iter().chain(list(answer, "still_overridden")) {
         let name = other["limit"].as_str().unwrap_or("all limits");
-        more.push(format!("{name}: {} until {} holds, too", text(other, "ruling"), text(other, "until")));
+        more.push(format!("{name}: {} until {} holds, too", text(other, "override"), text(other, "until")));
     }
     for name in ["warning", "notice"] {
         more.extend(answer[name].as_str().map(str::to_owned));
@@ -95,7 +95,7 @@ fn reset(answer: &Value) -> String {
 fn explained(answer: &Value, moment: Moment) -> Sentences {
     let limits = list(answer, "limits");
     let applying = limits.iter().filter(|limit| limit["applies"] == true);
-    let denies = |limit: &&Value| limit["state"]["allowed"] == false && limit["state"]["stance"] == "enforce";
+    let denies = |limit: &&Value| limit["state"]["allowed"] == false && limit["state"]["mode"] == "enforce";
     let (first, tone) = if let Some(reason) = answer["blocked"].as_str().or(answer["fault"].as_str()) {
         (format!("Yes, it is denied: {reason}."), Tone::Bad)
     } else if answer["allowed"] == true {
@@ -138,7 +138,7 @@ fn applied(limit: &Value, moment: Moment) -> String {
         Some(0) | None => String::new(),
         Some(wait) => format!(", all back {}", moment.after(wait)),
     };
-    let mode = if state["stance"] == "enforce" { "" } else { ", in shadow" };
+    let mode = if state["mode"] == "enforce" { "" } else { ", in shadow" };
     format!("limit {}: {}{back}{mode} ({})", text(limit, "name"), left(state), text(state, "source"))
 }
 
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn a_denial_ends_at_an_instant() {
         let answer = json!({ "allowed": false, "limits": [{ "name": "per-key", "applies": true, "state": {
-            "allowed": false, "stance": "enforce", "limit": 5, "remaining": 0, "next_unit_after_ms": 720_000,
+            "allowed": false, "mode": "enforce", "limit": 5, "remaining": 0, "next_unit_after_ms": 720_000,
             "reset_after_ms": 3_600_000, "source": "exact" } }] });
         let intent = Intent::read(&FormFields::read(b"verb=explain&key=api_key%3Dk").unwrap()).unwrap();
         let Sentences { first, tone, more } = sentences(&intent, &answer, NOW);

@@ -155,10 +155,10 @@ async fn an_operator_rules_over_limits_of_requests() {
         codes
     };
     assert_eq!(codes(2).await, [Code::Ok, Code::OverLimit]);
-    for ruling in [LimitOverride::Off, LimitOverride::Shadow] {
-        let ruled = ExpiringOverride { kind: ruling, until: NOW + Ticks::from_secs(60) };
-        service.engine.operator().set_override(Scope::All, ruled, NOW).unwrap();
-        assert_eq!(codes(2).await, [Code::Ok, Code::Ok], "{ruling:?}");
+    for kind in [LimitOverride::Off, LimitOverride::Shadow] {
+        let expiring = ExpiringOverride { kind, until: NOW + Ticks::from_secs(60) };
+        service.engine.operator().set_override(Scope::All, expiring, NOW).unwrap();
+        assert_eq!(codes(2).await, [Code::Ok, Code::Ok], "{kind:?}");
     }
     let later = NOW + Ticks::from_secs(60);
     assert_eq!(answer(&service, &bringing("a", 1), later).await.unwrap().overall, Code::OverLimit);

@@ -144,8 +144,8 @@ impl Frontier {
         Some(suggestion)
     }
 
-    /// The limit for all keys but a few, if these decide the limit of the wanted share: they need [`FAR_MORE`] than the
-    /// others, and without them the rate is as much lower.
+    /// The limit for all keys but a few, if these decide the limit of the wanted share: they need far more than the
+    /// others, and without them the rate is far lower.
     #[must_use]
     pub fn suggest_looser(&self, headroom: u64) -> Option<LooserSuggestion> {
         let suggestion = self.chosen(headroom, self.looser, |point| point.burst_of_fewer)?;

@@ -1,5 +1,6 @@
 """A stand-in for OpenAI, Anthropic and GitHub: it counts requests in windows as they do, answers in their dialects, and
-refuses what is too much. `/refused` says how often it had to, and `/seen` how many calls of each kind it saw."""
+refuses what is too much. `/refused` says how often it had to, and `/seen` how many calls of each kind it saw. The second
+half of a stream waits until its reader asks for `/resume`: a proxy that buffers delivers both halves too late."""
 
 import json
 import sys
@@ -11,13 +12,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 LIMIT, WINDOW = 5, 2.0
 DAY = 86_400
-"""A pause within a stream: a proxy that buffers delivers both halves at once."""
-PAUSE = 0.7
+"""How long a stream waits for its reader. Then `/seen` counts it as held back."""
+PATIENCE = 30
 
 lock = threading.Lock()
 windows: dict[str, tuple[float, int]] = {}
 refused: Counter[str] = Counter()
 seen: Counter[str] = Counter()
+resumed = threading.Event()
 
 
 def count(api: str) -> tuple[bool, int, float]:
@@ -40,7 +42,9 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        if self.path in ("/refused", "/seen"):
+        if self.path == "/resume":
+            resumed.set()
+        if self.path in ("/refused", "/seen", "/resume"):
             return self.answer(200, dict(refused if self.path == "/refused" else seen))
         if self.path.startswith("/repos/"):
             return self.github()
@@ -146,6 +150,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def stream(self, parts: list[str], headers: dict[str, str]) -> None:
+        resumed.clear()
         self.send_response(200)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -153,8 +158,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         for number, part in enumerate(parts):
-            if number == 1:
-                time.sleep(PAUSE)
+            if number == 1 and not resumed.wait(PATIENCE):
+                seen["held back"] += 1
             data = part.encode()
             self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
             self.wfile.flush()

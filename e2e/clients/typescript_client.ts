@@ -111,11 +111,11 @@ async function permits(): Promise<void> {
   equal(await left({ account: "ts" }), 1);
 }
 
-/** A shaping limit gives a turn, and what is held runs at its turn: ten a second. */
+/** A shaping limit gives a turn, and what is held runs at its turn: two a second. */
 async function waits(): Promise<void> {
   const started = performance.now();
   for (let turn = 0; turn < 3; turn += 1) await client.hold({ queue: "ts" }, async () => undefined);
-  equal(performance.now() - started >= 150, true);
+  equal(performance.now() - started >= 750, true);
 }
 
 /** A server that answers every request with this, or never. */
@@ -158,12 +158,14 @@ async function unavailable(): Promise<void> {
 }
 
 async function unavailableAt(url: string, name: string): Promise<void> {
-  const strict = new Tollgate(url, { timeoutMs: 200 });
+  // One that answers may be slow, because the machine is.
+  const timeoutMs = name === "hangs" ? 200 : 10_000;
+  const strict = new Tollgate(url, { timeoutMs });
   const error = await thrown(Unavailable, () => strict.check({ api_key: "k" }));
   equal([name, error.problem !== undefined], [name, ["fails", "is a proxy's"].includes(name)]);
   for (const onUnavailable of ["allow", "deny"] as const) {
     const warnings: string[] = [];
-    const client = new Tollgate(url, { timeoutMs: 200, onUnavailable, warn: (warning) => warnings.push(warning) });
+    const client = new Tollgate(url, { timeoutMs, onUnavailable, warn: (warning) => warnings.push(warning) });
     const decision = await client.check({ api_key: "k" });
     equal([name, decision.allowed, isMadeByServer(decision)], [name, onUnavailable === "allow", false]);
     equal([decision.verdict, decision.headers, decision.limits], ["unavailable", {}, []]);

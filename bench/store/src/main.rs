@@ -107,7 +107,7 @@ async fn cluster(rounds: usize, duration: Duration) -> Result<(), Failure> {
             row.speeds.push(closed(Rc::clone(&row.asker), &servers, duration).await?);
         }
     }
-    println!("\n### A cluster of three primaries on one core: closed loop, 256 under way, 1M keys\n");
+    println!("\n### A cluster of three primaries on one core: closed loop, 256 in flight, 1M keys\n");
     print_speeds(&rows);
     Ok(())
 }
@@ -118,10 +118,10 @@ fn row(name: &str, asker: Asker) -> Row {
 
 fn print(rows: &[Row], rounds: usize) {
     let find = |name: &str| rows.iter().find(|row| row.name == name);
-    println!("### One redis-server: closed loop, 256 under way, 1M keys, medians of {rounds} rounds\n");
+    println!("### One redis-server: closed loop, 256 in flight, 1M keys, medians of {rounds} rounds\n");
     print_speeds(rows);
     println!("\n### Open loop, {RATE} a second\n");
-    println!("| | p50 µs | p99 µs | p99 beside PING | not by the store |\n|---|---:|---:|---:|---:|");
+    println!("| | p50 µs | p99 µs | p99 beside PING | by the fallback |\n|---|---:|---:|---:|---:|");
     let p99s = |row: &Row| row.delays.iter().map(|delay| delay.p99).collect::<Vec<_>>();
     let base = find("PING").map(p99s).unwrap_or_default();
     for row in rows {
@@ -148,7 +148,7 @@ fn print(rows: &[Row], rounds: usize) {
 
 fn print_speeds(rows: &[Row]) {
     println!(
-        "| | a second (least–most) | beside the hash | processor µs, store | and asker | in a call |\n|---|---:|---:|---:|---:|---:|"
+        "| | a second (least–most) | beside the hash | processor µs, store | and client | requests in a call |\n|---|---:|---:|---:|---:|---:|"
     );
     let speeds = |row: &Row| row.speeds.iter().map(|speed| speed.per_second).collect::<Vec<_>>();
     let base = rows.iter().find(|row| row.name == BASE).map(speeds).unwrap_or_default();

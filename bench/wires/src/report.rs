@@ -71,7 +71,7 @@ impl Report {
             }
         }
         println!(
-            "\n### Open loop, 10,000 requests a second, 1M keys\n\n| wire | | p50 µs | p99 µs | p99 beside tollgate's |\n|---|---|---:|---:|---:|"
+            "\n### Open loop, 10,000 requests a second, 1M keys\n\n| protocol | | p50 µs | p99 µs | p99 beside tollgate's |\n|---|---|---:|---:|---:|"
         );
         for cell in self.cells.iter().filter(|cell| cell.pace != Pace::Closed) {
             let ours = self.ours(cell).map(|ours| ratio(cell, ours, |sample| sample.p99_us));

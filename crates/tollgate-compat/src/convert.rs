@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write;
 use std::slice;
 
-use tollgate::policy::source::{must_be_declared, must_be_text};
+use tollgate::policy::source::{explained, must_be_declared, must_be_text};
 use tollgate::policy::{Expression, LIMIT_NAME_BYTES_MAX, Policy, Severity};
 
 /// One limit of a policy, or the reason why there is none.
@@ -20,7 +20,7 @@ pub(crate) struct Converted {
     /// Fields that have another meaning here.
     pub(crate) changes: Vec<String>,
     /// Abilities of the limit that the original lacks.
-    pub(crate) possible: Option<String>,
+    pub(crate) possible: Option<&'static str>,
 }
 
 /// The rules of a domain, before they are written.
@@ -67,6 +67,10 @@ impl Native {
     }
 }
 
+/// What a limit can do that a fixed window cannot.
+pub(crate) const WINDOWS: &str = "`algorithm: sliding-window` never admits more than the rate in any period, where a fixed window admits up to twice \
+     as much around its edge; the default, a token bucket, admits a burst and then a steady rate";
+
 /// Between conditions that must all hold.
 pub(crate) const AND: &str = " && ";
 
@@ -107,9 +111,7 @@ fn leave_out_wrong(domain: &str, format: &str, limits: &mut [Converted]) {
 fn problem(text: &str) -> Option<String> {
     let findings = Policy::compile("the converted policy", text.as_bytes()).err()?;
     let error = findings.iter().find(|finding| finding.severity == Severity::Error)?;
-    let accepted =
-        if error.accepted.is_empty() { String::new() } else { format!("; accepted: {}", error.accepted) };
-    Some(format!("a policy refuses it: {}{accepted}", error.message))
+    Some(format!("a policy refuses it: {}", explained(&error.message, &error.accepted)))
 }
 
 fn lost(converted: &Converted) -> Option<String> {
@@ -124,6 +126,11 @@ fn text(domain: &str, format: &str, changes: &[&str], limits: &[Converted]) -> S
     );
     for change in changes {
         let _ = writeln!(text, "# CHANGED for every limit: {change}");
+    }
+    let written = limits.iter().filter(|limit| limit.limit.is_ok());
+    let possible: BTreeSet<&str> = written.filter_map(|limit| limit.possible).collect();
+    for possible in possible {
+        let _ = writeln!(text, "# now possible: {possible}");
     }
     let _ = write!(text, "domain: {}\n{}limits:", quoted(domain), declared(limits));
     let mut names = HashSet::new();
@@ -143,9 +150,6 @@ fn text(domain: &str, format: &str, changes: &[&str], limits: &[Converted]) -> S
         };
         for change in &converted.changes {
             let _ = writeln!(text, "  # CHANGED: {}", comment(change));
-        }
-        if let Some(possible) = &converted.possible {
-            let _ = writeln!(text, "  # now possible: {}", comment(possible));
         }
         write_limit(&mut text, &unique(&converted.name, &mut names), native);
     }

@@ -378,7 +378,10 @@ fn paths(text: Option<&str>, problems: &mut Vec<String>) -> Paths {
 
 fn upstreams(documents: Vec<UpstreamDocument>, problems: &mut Vec<String>) -> Vec<UpstreamPlan> {
     if documents.is_empty() || documents.len() > UPSTREAMS_MAX {
-        problems.push(format!("upstreams: accepted: 1 to {UPSTREAMS_MAX}, such as [http://127.0.0.1:3000]"));
+        let given = documents.len();
+        problems.push(format!(
+            "upstreams: {given} are given; accepted: 1 to {UPSTREAMS_MAX}, such as [http://127.0.0.1:3000]"
+        ));
     }
     let mut plans: Vec<UpstreamPlan> = Vec::new();
     for (index, document) in documents.into_iter().take(UPSTREAMS_MAX).enumerate() {
@@ -503,7 +506,7 @@ mod tests {
         let expected = [
             "routes[0].host: \"Example.com\" is not accepted",
             "routes[0].path: \"v1\" does not begin with /",
-            "routes[0].upstreams: accepted: 1 to 64",
+            "routes[0].upstreams: 0 are given; accepted: 1 to 64",
             "routes[0].retries: 9 is not accepted; accepted: 0 to 3",
             "routes[0].connections: 0 is not accepted",
             "routes[0].tunnels: 100001 is not accepted; accepted: 1 to 100000",

@@ -191,16 +191,20 @@ impl Bucket {
         self.learned.left_for(limit)
     }
 
-    pub(crate) fn forecast(&self, costs: &Costs, calls: u64, now: Timestamp) -> Timestamp {
-        let frozen = self.frozen(now).map_or(now, |freeze| freeze.until);
-        self.learned.forecast(costs, calls, now).max(frozen)
+    /// When the last of the calls that cost this together could leave.
+    pub(crate) fn forecast(&self, costs: &Costs, now: Timestamp) -> Timestamp {
+        self.learned.forecast(costs, now).max(self.opens_at(costs, now))
     }
 
     /// No earlier than this do calls of these costs together leave.
     pub(crate) fn earliest(&self, costs: &Costs, now: Timestamp) -> Timestamp {
+        self.learned.earliest(costs, now).max(self.opens_at(costs, now))
+    }
+
+    /// No earlier than this do calls of these costs together leave by the freeze and the pace.
+    fn opens_at(&self, costs: &Costs, now: Timestamp) -> Timestamp {
         let frozen = self.frozen(now).map_or(now, |freeze| freeze.until);
-        let paced = self.pace.next_at().unwrap_or(now);
-        self.learned.earliest(costs, now).max(frozen).max(paced)
+        self.pace.earliest(costs.calls(), self.in_flight, frozen)
     }
 
     /// A call leaves. After a freeze it is the probe.

@@ -24,6 +24,11 @@ impl Costs {
         Self { calls: 1, stated, by_limit }
     }
 
+    /// How many calls these are the costs of.
+    pub(crate) const fn calls(&self) -> u64 {
+        self.calls
+    }
+
     /// The cost in a limit of the policy.
     pub(crate) fn in_limit(&self, name: &str) -> u64 {
         self.by_limit.iter().find(|(limit, _)| **limit == *name).map_or(self.stated, |(_, cost)| *cost)

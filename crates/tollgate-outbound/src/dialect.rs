@@ -65,8 +65,14 @@ pub fn read(response: &ResponseView<'_>) -> Signals {
     let fields = Fields::of(response);
     let body = Body::of(response);
     // A cache repeats numbers that are over.
-    let windows = if fields.is_cached() { Vec::new() } else { windows(&fields, body.as_ref()) };
+    let mut windows = if fields.is_cached() { Vec::new() } else { windows(&fields, body.as_ref()) };
     let throttle = throttle::read(&fields, body.as_ref(), &windows);
+    for window in windows.iter_mut().filter(|window| window.remaining == Some(0)) {
+        // It begins again within a period, whenever it began, and no later than the server takes calls.
+        let retry_after = throttle.and_then(|throttle| throttle.retry_after);
+        let within = |period: Ticks| retry_after.map_or(period, |wait| wait.min(period));
+        window.resets_in = window.resets_in.or(window.period.map(within));
+    }
     let should_retry = throttle::should_retry(&fields, body.as_ref());
     Signals { throttle, should_retry, bucket: bucket(&fields), windows }
 }
@@ -106,10 +112,6 @@ fn credible(mut window: Window) -> Option<Window> {
     }
     if let (Some(limit), Some(remaining)) = (window.limit, window.remaining) {
         window.remaining = Some(remaining.min(limit));
-    }
-    // It begins again within a period, whenever it began.
-    if window.resets_in.is_none() && window.remaining == Some(0) {
-        window.resets_in = window.period;
     }
     Some(window)
 }

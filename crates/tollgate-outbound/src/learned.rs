@@ -199,7 +199,7 @@ impl Learned {
     fn departure_in(&self, name: &str, window: &LearnedWindow, costs: &Costs, now: Timestamp) -> Departure {
         let cost = costs.in_window(name, window.unit).min(window.limit.unwrap_or(u64::MAX));
         let Some(reset) = window.resets_at.filter(|_| window.unit != WindowUnit::Concurrent) else {
-            return self.departure_without_reset(name, window, cost);
+            return self.departure_without_reset(name, window, cost, now);
         };
         match self.replenish {
             Replenish::Steadily => self.departure_by_refill(name, window, cost, now),
@@ -211,10 +211,26 @@ impl Learned {
         }
     }
 
-    /// A window without the time of its reset: calls leave while it has units, then one at a time.
-    fn departure_without_reset(&self, name: &str, window: &LearnedWindow, cost: u64) -> Departure {
-        let left = window.remaining.saturating_sub(self.uncounted(name, window));
-        if left >= cost || self.is_nothing_open() { Departure::Now } else { Departure::AfterResponse }
+    /// A window without the time of its reset: calls leave while it has units. Then one at a time finds out, but not
+    /// before a period after the numbers, if the server says how long it is: they are over by then.
+    fn departure_without_reset(
+        &self,
+        name: &str,
+        window: &LearnedWindow,
+        cost: u64,
+        now: Timestamp,
+    ) -> Departure {
+        if window.remaining.saturating_sub(self.uncounted(name, window)) >= cost {
+            return Departure::Now;
+        }
+        if !self.is_nothing_open() {
+            return Departure::AfterResponse;
+        }
+        let period = window.period.filter(|_| window.unit != WindowUnit::Concurrent);
+        match period.map(|period| window.received_at + period) {
+            Some(end) if end > now => Departure::At(end),
+            _ => Departure::Now,
+        }
     }
 
     fn departure_after_reset(
@@ -372,9 +388,8 @@ impl Learned {
         each.collect()
     }
 
-    /// When the last of `calls` equal calls could leave at the earliest.
-    pub(crate) fn forecast(&self, costs: &Costs, calls: u64, now: Timestamp) -> Timestamp {
-        let costs = costs.times(calls);
+    /// When the last of the calls that cost this together could leave, if all calls under way count.
+    pub(crate) fn forecast(&self, costs: &Costs, now: Timestamp) -> Timestamp {
         let each = self.windows.iter().map(|(name, window)| {
             let left = window.remaining.saturating_sub(self.uncounted(name, window));
             window.last_departure(costs.in_window(name, window.unit), left, self.replenish, now)

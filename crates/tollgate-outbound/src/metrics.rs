@@ -76,7 +76,7 @@ pub fn text(report: &Report) -> String {
     let waiting = |bucket: &BucketReport| Some(bucket.waiting as u64);
     let of_server = |bucket: &BucketReport, number: u64| (bucket.basis == Basis::Server).then_some(number);
     by_bucket(&mut text, &WAITING, report, waiting);
-    by_bucket(&mut text, &IN_FLIGHT, report, |bucket| of_server(bucket, bucket.in_flight));
+    by_bucket(&mut text, &IN_FLIGHT, report, |bucket| bucket.counts_all_calls.then_some(bucket.in_flight));
     by_bucket(&mut text, &FROZEN, report, |bucket| of_server(bucket, u64::from(bucket.frozen.is_some())));
     text
 }

@@ -147,7 +147,7 @@ impl<S: Store + Send + Sync + 'static> Outbound<S> {
         let costs = costs_of(call, self.shared.engine.ledger().prepare(&request, now).as_ref());
         let queues = self.shared.queues();
         let keys = queues.server_keys(&self.identity(call));
-        let (mut last, name) = queues.forecast(&keys, &costs, calls, now);
+        let (mut last, name) = queues.forecast(&keys, &costs.times(calls), now);
         let mut bucket = name.map(|name| (name.to_string(), Basis::Server));
         for status in decision.limits() {
             let Some(quota) = status.quota else { continue };

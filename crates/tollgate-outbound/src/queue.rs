@@ -173,6 +173,13 @@ impl QueuedBucket {
         shape.earliest(first, rest.saturating_add(costs.in_limit(&self.name))).max(now)
     }
 
+    /// When the last of these calls could leave by the numbers of the server, behind the waiters.
+    pub(crate) fn forecast(&self, calls: &Costs, now: Timestamp) -> Timestamp {
+        let mut together = self.waiting.clone();
+        together.add(calls);
+        self.bucket.forecast(&together, now)
+    }
+
     /// Notes when the limit lets a call pass that it held back. Returns when the call leaves at the earliest. Calls that
     /// ask at the same time learn of different instants: the first waiter passes at the earliest of them, and waiters
     /// without a slot pass behind the last slot.

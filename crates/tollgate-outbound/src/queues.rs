@@ -23,6 +23,8 @@ const ROUTES_MAX: usize = 100_000;
 /// Which bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum BucketKey {
+    /// A server, whatever the credential: whether it fails.
+    Host(Arc<str>),
     /// A server, as one credential sees it.
     Origin(Arc<str>),
     /// A bucket that the server names, of an origin.
@@ -33,6 +35,29 @@ pub(crate) enum BucketKey {
     Route(Arc<str>, Arc<str>),
     /// A counter of the policy: the name of its limit, and its key.
     Limit(Arc<str>, u64),
+}
+
+impl BucketKey {
+    /// Its name for people, at the server of this name.
+    pub(crate) fn name(&self, host: &str) -> Arc<str> {
+        match self {
+            Self::Host(_) | Self::Origin(_) => host.into(),
+            Self::Named(_, name) | Self::Unknown(_, name) | Self::Route(_, name) => {
+                format!("{host} ({name})").into()
+            }
+            Self::Limit(name, _) => Arc::clone(name),
+        }
+    }
+
+    /// Whose numbers it follows.
+    pub(crate) const fn basis(&self) -> Basis {
+        match self {
+            Self::Limit(..) => Basis::Policy,
+            Self::Host(_) | Self::Origin(_) | Self::Named(..) | Self::Unknown(..) | Self::Route(..) => {
+                Basis::Server
+            }
+        }
+    }
 }
 
 /// The next step of a call.
@@ -117,6 +142,8 @@ pub struct BucketReport {
     pub name: String,
     /// Its owner: a server, or a limit of the policy.
     pub owner: String,
+    /// Whether it counts all calls to a server. The other buckets count them again.
+    pub counts_all_calls: bool,
     /// Whose numbers it follows.
     pub basis: Basis,
     /// Calls that wait for it.
@@ -162,8 +189,8 @@ impl Queues {
 
     /// The buckets of the server that a call needs.
     pub(crate) fn server_keys(&self, identity: &CallIdentity) -> Vec<BucketKey> {
-        let CallIdentity { origin, route, .. } = identity;
-        let mut keys = vec![BucketKey::Origin(Arc::clone(origin))];
+        let CallIdentity { origin, host, route, .. } = identity;
+        let mut keys = vec![BucketKey::Host(Arc::clone(host)), BucketKey::Origin(Arc::clone(origin))];
         match self.routes.get(&(Arc::clone(origin), Arc::clone(route))) {
             Some(Some(name)) => keys.push(identity.named(name)),
             Some(None) => {}
@@ -184,19 +211,11 @@ impl Queues {
         let QueueSettings { mut behaviour, .. } = self.settings;
         behaviour.sends_one_first = matches!(key, BucketKey::Unknown(..));
         self.buckets.entry(key.clone()).or_insert_with(|| {
-            let name = match key {
-                BucketKey::Origin(_) => Arc::from(host),
-                BucketKey::Named(_, name) => format!("{host} ({name})").into(),
-                BucketKey::Unknown(_, route) | BucketKey::Route(_, route) => {
-                    format!("{host} ({route})").into()
-                }
-                BucketKey::Limit(name, _) => Arc::clone(name),
-            };
             let owner = match key {
                 BucketKey::Limit(name, _) => Arc::clone(name),
                 _ => Arc::from(host),
             };
-            QueuedBucket::new(name, owner, Bucket::new(behaviour))
+            QueuedBucket::new(key.name(host), owner, Bucket::new(behaviour))
         })
     }
 
@@ -212,7 +231,7 @@ impl Queues {
     ) -> Step {
         let mut wait: Option<Wait> = None;
         for key in keys {
-            if basis_of(key) == Basis::Policy && !self.buckets.contains_key(key) {
+            if key.basis() == Basis::Policy && !self.buckets.contains_key(key) {
                 continue; // No call waits for it.
             }
             let queued = self.queued(key, host, now);
@@ -351,13 +370,13 @@ impl Queues {
         self.end(number, |bucket| bucket.abandon(number, now));
     }
 
-    /// The server failed. Only its origin learns of it: the other buckets are not the cause.
+    /// The server failed, for all credentials. The other buckets are not the cause.
     pub(crate) fn fail(&mut self, number: u64, now: Timestamp) -> Option<(BucketKey, Freeze)> {
         let newest = self.numbers;
         let mut frozen = None;
         for key in self.sent.remove(&number).map(|call| call.keys).unwrap_or_default() {
             let Some(queued) = self.buckets.get_mut(&key) else { continue };
-            if !matches!(key, BucketKey::Origin(_)) {
+            if !matches!(key, BucketKey::Host(_)) {
                 queued.bucket.abandon(number, now);
             } else if let Some(freeze) = queued.bucket.fail(number, &mut self.random, now) {
                 queued.bucket.mark_frozen(newest);
@@ -398,6 +417,8 @@ impl Queues {
                     queued.bucket.mark_frozen(newest);
                     frozen = Some((key.clone(), made));
                 }
+                // A server that refuses calls works.
+                _ if matches!(key, BucketKey::Host(_)) => queued.bucket.answer(number, signals, now),
                 // The server refused the call before this bucket counted it.
                 Some(throttle) if throttle.scope == ThrottleScope::Everything => {
                     queued.bucket.abandon(number, now);
@@ -497,12 +518,11 @@ impl Queues {
     pub(crate) fn forecast(
         &self,
         keys: &[BucketKey],
-        costs: &Costs,
-        calls: u64,
+        calls: &Costs,
         now: Timestamp,
     ) -> (Timestamp, Option<Arc<str>>) {
         let each = keys.iter().filter_map(|key| self.buckets.get(key));
-        let each = each.map(|queued| (queued.bucket.forecast(costs, calls, now), &queued.name));
+        let each = each.map(|queued| (queued.forecast(calls, now), &queued.name));
         match each.max_by_key(|(at, _)| *at) {
             Some((at, name)) if at > now => (at, Some(Arc::clone(name))),
             _ => (now, None),
@@ -519,7 +539,8 @@ impl Queues {
         let each = self.buckets.iter().map(|(key, queued)| BucketReport {
             name: queued.name.to_string(),
             owner: queued.owner.to_string(),
-            basis: basis_of(key),
+            counts_all_calls: matches!(key, BucketKey::Host(_)),
+            basis: key.basis(),
             waiting: queued.len(),
             in_flight: queued.bucket.in_flight,
             refusals: queued.bucket.refusals,
@@ -532,22 +553,13 @@ impl Queues {
     }
 }
 
-pub(crate) const fn basis_of(key: &BucketKey) -> Basis {
-    match key {
-        BucketKey::Limit(..) => Basis::Policy,
-        BucketKey::Origin(_) | BucketKey::Named(..) | BucketKey::Unknown(..) | BucketKey::Route(..) => {
-            Basis::Server
-        }
-    }
-}
-
 /// A freeze that no call waits for.
 fn refusal_of(name: &str, freeze: Freeze, now: Timestamp) -> Option<Refusal> {
     let (bucket, wait, until) = (name.to_owned(), freeze.until.since(now), freeze.until);
     match freeze.cause {
         FreezeCause::Failing(failures) => Some(Refusal::CircuitOpen { bucket, failures, wait, until }),
         FreezeCause::Throttled(kind) if kind.is_long() => {
-            Some(Refusal::Exhausted { bucket, kind, wait: Some(wait), until: Some(until) })
+            Some(Refusal::Exhausted { bucket, kind, wait, until })
         }
         FreezeCause::Throttled(_) => None,
     }

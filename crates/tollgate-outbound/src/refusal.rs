@@ -29,8 +29,8 @@ impl fmt::Display for Basis {
 #[non_exhaustive]
 pub enum Refusal {
     /// It would leave later than it may.
-    #[error("{bucket}: by the numbers of {basis} the call can leave in {} at the earliest, and may wait {}; \
-             allow a longer wait or call less often", .wait.readable(), .max_wait.readable())]
+    #[error("{bucket}: by the numbers of {basis} the call would wait {} in all, until {} at the earliest, and may wait {}; \
+             allow a longer wait or call less often", .wait.readable(), instant(*.until), .max_wait.readable())]
     TooLate {
         /// The bucket that it would wait for.
         bucket: String,
@@ -54,19 +54,21 @@ pub enum Refusal {
         waiting: usize,
     },
     /// The server's quota is exhausted for so long that waiting is useless.
-    #[error("{bucket}: the server refuses calls ({}){}; {}", .kind.name(), until_text(*.wait), cure(*.kind))]
+    #[error("{bucket}: the server refuses calls ({}) for another {}, until {}; {}", .kind.name(), .wait.readable(),
+             instant(*.until), cure(*.kind))]
     Exhausted {
         /// The bucket.
         bucket: String,
         /// Which kind of limit.
         kind: ThrottleKind,
-        /// How long, if the server says it.
-        wait: Option<Ticks>,
-        /// Until when, if the server says it.
-        until: Option<Timestamp>,
+        /// How long no calls are sent.
+        wait: Ticks,
+        /// Until when no calls are sent: as long as the server says, or for a while if it does not say.
+        until: Timestamp,
     },
     /// The server fails, so that no calls are sent to it for a while.
-    #[error("{bucket}: the server failed {failures} times in a row; the next attempt is made in {}", .wait.readable())]
+    #[error("{bucket}: the server failed {failures} times in a row; the next attempt is made in {}, at {}",
+             .wait.readable(), instant(*.until))]
     CircuitOpen {
         /// The bucket, which is the server.
         bucket: String,
@@ -96,8 +98,10 @@ pub enum Refusal {
     Invalid(#[from] RequestError),
 }
 
-fn until_text(wait: Option<Ticks>) -> String {
-    wait.map_or_else(String::new, |wait| format!(" for another {}", wait.readable()))
+/// An instant in UTC, to the second, rounded up.
+fn instant(at: Timestamp) -> jiff::Timestamp {
+    let seconds = i64::try_from(at.unix_micros().div_ceil(1_000_000)).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX)
 }
 
 const fn cure(kind: ThrottleKind) -> &'static str {
@@ -113,8 +117,9 @@ impl Refusal {
     #[must_use]
     pub const fn until(&self) -> Option<Timestamp> {
         match self {
-            Refusal::TooLate { until, .. } | Refusal::CircuitOpen { until, .. } => Some(*until),
-            Refusal::Exhausted { until, .. } => *until,
+            Refusal::TooLate { until, .. }
+            | Refusal::Exhausted { until, .. }
+            | Refusal::CircuitOpen { until, .. } => Some(*until),
             _ => None,
         }
     }
@@ -131,5 +136,38 @@ impl Refusal {
             | Refusal::Forbidden { bucket } => Some(bucket),
             Refusal::Invalid(_) => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A message says which bucket, whose numbers, and until when.
+    #[test]
+    fn messages_name_the_bucket_the_basis_and_the_instant() {
+        let (bucket, until) =
+            ("api.example.com".to_owned(), Timestamp::from_unix_micros(1_795_032_000_000_001));
+        let (wait, max_wait) = (Ticks::from_secs(40), Ticks::from_secs(5));
+        let basis = Basis::Server;
+        let late = Refusal::TooLate { bucket: bucket.clone(), basis, wait, max_wait, until };
+        assert_eq!(
+            late.to_string(),
+            "api.example.com: by the numbers of the server the call would wait 40 s in all, until \
+             2026-11-18T20:00:01Z at the earliest, and may wait 5 s; allow a longer wait or call less often"
+        );
+        let exhausted = Refusal::Exhausted { bucket: bucket.clone(), kind: ThrottleKind::Money, wait, until };
+        assert_eq!(
+            exhausted.to_string(),
+            "api.example.com: the server refuses calls (money) for another 40 s, until 2026-11-18T20:00:01Z; \
+             raise the budget at the provider"
+        );
+        let open = Refusal::CircuitOpen { bucket, failures: 5, wait, until };
+        assert_eq!(
+            open.to_string(),
+            "api.example.com: the server failed 5 times in a row; the next attempt is made in 40 s, at \
+             2026-11-18T20:00:01Z"
+        );
+        assert_eq!([late, exhausted, open].map(|refusal| refusal.until()), [Some(until); 3]);
     }
 }

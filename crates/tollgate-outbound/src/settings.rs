@@ -30,10 +30,10 @@ pub struct Settings {
     /// The shortest pause after a refusal that does not say how long; by default a second, and longer each time.
     pub freeze_min: Duration,
     /// Whether the server names a bucket for each route, as Discord does. Then one call of an unknown route is sent, and
-    /// the others wait for its answer.
+    /// the others wait for its answer. The layer takes the channel, guild or webhook in the path as the scope of a call.
     pub discovers_buckets: bool,
     /// The attributes that tell apart what the server counts apart, besides the host; by default `api_key`. Calls that
-    /// differ in one of them share no numbers, freezes or failures of the server.
+    /// differ in one of them share no numbers and freezes of the server. That it fails holds for all of them.
     pub identity: Vec<String>,
     /// Which of the server's numbers correct the counters of the policy.
     pub learning: Learning,

@@ -30,7 +30,7 @@ impl SharedFreeze {
             BucketKey::Origin(origin) => Some(format!("freeze {origin}")),
             BucketKey::Named(origin, name) => Some(format!("freeze {origin} {name}")),
             BucketKey::Route(origin, route) => Some(format!("freeze route {origin} {route}")),
-            BucketKey::Unknown(..) | BucketKey::Limit(..) => None,
+            BucketKey::Host(_) | BucketKey::Unknown(..) | BucketKey::Limit(..) => None,
         }
     }
 
@@ -41,7 +41,7 @@ impl SharedFreeze {
             BucketKey::Origin(origin) => (origin, "origin", ""),
             BucketKey::Named(origin, name) => (origin, "named", &**name),
             BucketKey::Route(origin, route) => (origin, "route", &**route),
-            BucketKey::Unknown(..) | BucketKey::Limit(..) => return None,
+            BucketKey::Host(_) | BucketKey::Unknown(..) | BucketKey::Limit(..) => return None,
         };
         let (process, kind, host) = (self.process, kind.name(), &self.host);
         let line = format!("outbound\t{process}\t{kind}\t{host}\t{origin}\t{class}\t{name}");

@@ -16,8 +16,8 @@ use crate::call::Call;
 use crate::costs::Costs;
 use crate::guard::{Guard, OwnCounter};
 use crate::queue::{HeldBack, LimitShape, Rank};
-use crate::queues::{BucketKey, CallIdentity, Step, Wait, basis_of};
-use crate::refusal::{Basis, Refusal};
+use crate::queues::{BucketKey, CallIdentity, Step, Wait};
+use crate::refusal::Refusal;
 use crate::report::admits_now;
 use crate::settings::Settings;
 use crate::state::Shared;
@@ -175,8 +175,8 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
             self.wait_for_slot(slot, HeldBack::InSlot, &costs, now).await?;
         }
         if slot.at > self.arrival.leaves_until() {
-            let bucket = self.name_of(&key_of(slot.counter.as_ref()).0);
-            return Err(self.too_late(bucket, Basis::Policy, slot.at, self.shared.engine.now()));
+            let (key, _) = key_of(slot.counter.as_ref());
+            return Err(self.too_late(&key, slot.at, self.shared.engine.now()));
         }
         self.queued = None;
         self.has_waited = true;
@@ -239,8 +239,7 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
         let Wait { key, until, earliest, latest } = wait;
         let deadline = self.arrival.leaves_until();
         if earliest > deadline || now >= deadline {
-            let name = self.name_of(&latest);
-            return Err(self.too_late(name, basis_of(&latest), earliest, now));
+            return Err(self.too_late(&latest, earliest, now));
         }
         if self.queued.as_ref().is_none_or(|queued| queued.key != key) {
             self.queued = None;
@@ -262,21 +261,11 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
         Ok(())
     }
 
-    fn name_of(&self, key: &BucketKey) -> String {
-        match key {
-            BucketKey::Origin(_) => self.identity.host.to_string(),
-            BucketKey::Named(_, name) | BucketKey::Unknown(_, name) | BucketKey::Route(_, name) => {
-                format!("{} ({name})", self.identity.host)
-            }
-            BucketKey::Limit(name, _) => name.to_string(),
-        }
-    }
-
-    fn too_late(&self, bucket: String, basis: Basis, until: Timestamp, now: Timestamp) -> Refusal {
+    fn too_late(&self, key: &BucketKey, until: Timestamp, now: Timestamp) -> Refusal {
         let until = until.max(now);
         Refusal::TooLate {
-            bucket,
-            basis,
+            bucket: key.name(&self.identity.host).to_string(),
+            basis: key.basis(),
             wait: until.since(self.arrival.at),
             max_wait: self.arrival.max_wait,
             until,

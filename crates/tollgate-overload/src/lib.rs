@@ -2,10 +2,17 @@
 //! The answer is a 503, never a 429. Rates and concurrency of single callers are ordinary limits of a policy; these
 //! controllers protect the service.
 //!
-//! The path of a request: [`Rules`] assign its priority, [`FleetShedder`] checks the fleet's capacity,
-//! [`WorkerShedder`] the load of this worker, [`AdaptiveRate`] and [`AdaptiveLimit`] whether the upstream keeps up.
-//! Without a permit it waits in a [`WaitQueue`]. A [`Refusal`] names its cause and becomes an answer. [`Plan`] is the
-//! compiled configuration, and [`Controllers`] are built from it.
+//! In the order in which a request meets them:
+//!
+//! | type | what it does |
+//! |---|---|
+//! | [`Plan`], [`Controllers`] | are the compiled configuration, and the controllers that are built from it |
+//! | [`Rules`] | assign the priority |
+//! | [`FleetShedder`] | checks the fleet's capacity |
+//! | [`WorkerShedder`] | checks the load of this worker |
+//! | [`AdaptiveRate`], [`AdaptiveLimit`] | check whether the upstream keeps up |
+//! | [`WaitQueue`] | is where a request without a permit waits |
+//! | [`Refusal`] | names its cause, and becomes an answer |
 //!
 //! Nothing here reads a clock or waits: `now` is an argument, and waiting is left to the owner. An example:
 //!

@@ -13,10 +13,17 @@
 //! # }
 //! ```
 //!
-//! The modules in the order of a decision: [`Settings`] locate the store. `store` takes charges, `key` names their
+//! | to | see |
+//! |---|---|
+//! | connect by a URL | [`RedisStore::connect`] |
+//! | choose the topology, TLS, credentials, deadlines | [`Settings`] |
+//! | see whether it serves, and how fast | [`Report`] |
+//! | share operator state between the nodes of a fleet | [`FleetExchange`] |
+//!
+//! The modules in the order of a decision: `settings` locates the store. `store` takes charges, `key` names their
 //! counters, and `script` decides inside Redis. `client` submits requests, `batch` sends them, and `reply` says which
 //! of them may be resent. Each shard has a `connection` and a `breaker`. `registry` agrees on quota tags across the
-//! fleet, `fleet` counts the nodes and shares the secret, and `shared_state` has what nodes tell each other.
+//! fleet, `fleet` counts the nodes and shares the secret, and `shared_state` has what nodes share about themselves.
 
 mod settings;
 

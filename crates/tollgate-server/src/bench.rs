@@ -11,6 +11,7 @@ use crate::SUCCESS;
 use crate::announcement;
 use crate::cli::{BenchArguments, LoadProtocol};
 use crate::console::Console;
+use crate::disk::plain_cause;
 use crate::operate::blocking;
 
 /// The loads of a sweep, in per cent of what a closed loop reaches.
@@ -28,7 +29,16 @@ pub(crate) fn run(arguments: &BenchArguments, console: &mut Console) -> Result<u
         ));
     }
     let loaded = blocking(loaded(arguments, target, console))?;
-    loaded.map(|()| SUCCESS).map_err(|error| error.to_string())
+    loaded.map(|()| SUCCESS).map_err(|error| plain(error).to_string())
+}
+
+/// An error with the system's cause in plain words.
+fn plain(error: LoadError) -> LoadError {
+    match error {
+        LoadError::Connect { target, reason } => LoadError::Connect { target, reason: plain_cause(&reason) },
+        LoadError::Lost { reason } => LoadError::Lost { reason: plain_cause(&reason) },
+        other => other,
+    }
 }
 
 /// The address of the newest server on this machine, else the protocol's usual one.

@@ -63,7 +63,7 @@ pub use value::{GivenAttribute, GivenValue, ListenChoice};
 #[command(name = "tollgate", version, about = "Rate limiting that is exact, fast and pleasant to run")]
 pub struct Cli {
     /// When to use colours; NO_COLOR turns them off too
-    #[arg(long, global = true, value_enum, value_name = "WHEN", env = "TOLLGATE_COLOR", default_value = "auto", help_heading = help::GENERAL)]
+    #[arg(long, global = true, value_enum, value_name = "WHEN", env = "TOLLGATE_COLOR", default_value = "auto", help_heading = help::GENERAL, hide_short_help = true)]
     pub color: ColorChoice,
     /// The command.
     #[command(subcommand)]

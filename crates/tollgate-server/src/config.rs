@@ -501,8 +501,8 @@ attributes:
             "ipv6_prefix: 12 is not accepted; accepted: 48 to 128",
             "connections_per_address: 0 is not accepted; accepted: 1 to 100000",
             "attributes.path: is read from every request",
-            "attributes.a: accepted: exactly one of",
-            "attributes.b: accepted: exactly one of",
+            "attributes.a: has no source, or several; accepted: exactly one of",
+            "attributes.b: has no source, or several; accepted: exactly one of",
             "attributes.c.jwt: no issuer's tokens are accepted yet",
             "attributes.d.header: \"no name\"",
             "attributes.e.path: \"users\" does not begin with /",
@@ -523,7 +523,7 @@ attributes:
             super::compile("config.yaml", b"trusted_proxies: []\nipv6_prefix: 12\nroute: []").unwrap_err();
         assert_eq!(
             findings.iter().map(ToString::to_string).collect::<Vec<_>>()[0],
-            "config.yaml:3:1: route: unknown field; did you mean routes?; accepted: trusted_proxies, ipv6_prefix, \
+            "config.yaml:3:1: route: unknown field; did you mean routes? accepted: trusted_proxies, ipv6_prefix, \
              escaped_slashes, path_match, method_override, header_names, connections_per_address, credentials, callers, \
              attributes, jwt, headers, store, routes, outbound, overload"
         );

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::cli::ConfigCheckArguments;
 use crate::config;
 use crate::console::Console;
-use crate::{FAILURE, SUCCESS};
+use crate::{FAILURE, SUCCESS, USAGE};
 
 /// Checks every file, even if others have problems.
 pub(crate) fn run(arguments: &ConfigCheckArguments, console: &mut Console) -> u8 {
@@ -16,9 +16,10 @@ pub(crate) fn run(arguments: &ConfigCheckArguments, console: &mut Console) -> u8
         let (errors, warnings): (Vec<String>, Vec<String>) = match config::load(Some(path), &[]) {
             Ok(config) => (Vec::new(), config.warnings),
             Err(problem) => {
-                status = FAILURE;
-                // Each line but the first is a finding.
-                let findings = problem.strip_prefix(config::ERRORS).unwrap_or(&problem);
+                // Each line but the first is a finding. A file that cannot be read has none.
+                let findings = problem.strip_prefix(config::ERRORS);
+                status = status.max(if findings.is_some() { FAILURE } else { USAGE });
+                let findings = findings.unwrap_or(&problem);
                 (findings.lines().map(str::to_owned).collect(), Vec::new())
             }
         };

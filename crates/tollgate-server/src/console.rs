@@ -55,6 +55,42 @@ pub(crate) struct Cut {
     pub(crate) mark: char,
 }
 
+impl Cut {
+    /// A line that fits the width. Codes of colours are kept, so that none is left open.
+    pub(crate) fn fitted(self, line: &str) -> String {
+        if columns(line) <= self.width {
+            return line.to_owned();
+        }
+        let (mut text, mut seen, mut is_code) = (String::new(), 0, false);
+        for letter in line.chars() {
+            let was_code = is_code;
+            is_code = (is_code && letter != 'm') || letter == '\u{1b}';
+            if was_code || is_code {
+                text.push(letter);
+                continue;
+            }
+            seen += 1;
+            if seen < self.width {
+                text.push(letter);
+            } else if seen == self.width {
+                text.push(self.mark);
+            }
+        }
+        text
+    }
+}
+
+/// The columns that a text takes on a terminal: its characters without the codes of colours.
+pub(crate) fn columns(text: &str) -> usize {
+    let mut is_code = false;
+    let is_seen = |letter: char| {
+        let was_code = is_code;
+        is_code = (is_code && letter != 'm') || letter == '\u{1b}';
+        !was_code && !is_code
+    };
+    text.chars().map(is_seen).filter(|is_seen| *is_seen).count()
+}
+
 /// The two streams of a command.
 pub(crate) struct Console {
     out: Box<dyn Write>,
@@ -102,6 +138,14 @@ impl Console {
     /// Writes one line of the answer.
     pub(crate) fn line(&mut self, line: impl Display) {
         self.closed |= writeln!(self.out, "{line}").is_err();
+    }
+
+    /// Writes one line of a table, cut to the width of a terminal.
+    pub(crate) fn row(&mut self, line: &str) {
+        match self.cut() {
+            Some(cut) => self.line(cut.fitted(line)),
+            None => self.line(line),
+        }
     }
 
     /// Writes text that is not a line, such as an escape sequence that clears the screen.

@@ -1,11 +1,14 @@
 //! `tollgate decide`: decisions in this process, on a clock that the arguments move.
 
-use tollgate::{CheckRequest, Clock, Engine, HeaderPolicy, MemoryStore, RequestError};
+use tollgate::policy::source::nearest;
+use tollgate::{CheckRequest, Clock, Engine, HeaderPolicy, MemoryStore, Policy, RequestError};
+use tollgate_tower::attributes::BUILT_IN;
 
 use crate::cli::DecideArguments;
 use crate::console::Console;
 use crate::decision_json::{Decided, Hold};
 use crate::policy_file;
+use crate::text::shown;
 use crate::{FAILURE, SUCCESS};
 
 mod table;
@@ -31,6 +34,12 @@ pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> Result<
             "{}: {format} are decided by a server: start one with `tollgate serve`, and ask POST /json",
             loaded.name
         ));
+    }
+    let policy = loaded.rules.policy();
+    for attribute in &arguments.attributes {
+        if let Some(doubt) = unused(policy, &attribute.name) {
+            console.warning(doubt);
+        }
     }
     let start = arguments.at.unwrap_or_else(|| Clock::precise().now());
     let store = MemoryStore::new(MEMORY_BYTES, start);
@@ -58,6 +67,16 @@ pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> Result<
         table.end(console);
     }
     Ok(status)
+}
+
+/// A warning about an attribute that no limit reads and no HTTP request is known to have.
+fn unused(policy: &Policy, name: &str) -> Option<String> {
+    if policy.uses(name) || policy.declares(name) || BUILT_IN.contains(&name) {
+        return None;
+    }
+    let meant = nearest(name, policy.attributes_used().chain(BUILT_IN));
+    let meant = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+    Some(format!("no limit uses {}{meant}", shown(name)))
 }
 
 fn request(arguments: &DecideArguments) -> Result<CheckRequest<'_>, RequestError> {

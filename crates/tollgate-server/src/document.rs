@@ -23,7 +23,7 @@ pub(crate) fn table(bytes: &[u8], report: &mut Report) -> Option<Node> {
         Tree::Empty => Some(empty),
         Tree::Table(_) => Some(root),
         Tree::Text(_) | Tree::List(_) => {
-            report.error(root.at, "", Problem::new(format!("is {}", root.kind()), "a table"));
+            report.error(root.at, "", Problem::new(format!("the file is {}", root.kind()), "a table"));
             None
         }
     }
@@ -119,7 +119,7 @@ impl de::Error for DocumentError {
     /// Never shows a text, which may be a password.
     fn invalid_type(given: Unexpected<'_>, expected: &dyn de::Expected) -> Self {
         let given = match given {
-            Unexpected::Str(_) => "a text",
+            Unexpected::Str(_) => "a single value",
             Unexpected::Seq => "a list",
             Unexpected::Map => "a table",
             Unexpected::Unit | Unexpected::Option => "no value",
@@ -211,7 +211,7 @@ impl<'n> Deserializer<'n> for Value<'n> {
     fn deserialize_bool<V: Visitor<'n>>(self, visitor: V) -> Read<V::Value> {
         match self.text("true or false")?.parse() {
             Ok(truth) => visitor.visit_bool(truth),
-            Err(_) => self.wrong("true or false"),
+            Err(_) => Err(DocumentError::new(Problem::new("is neither", "true or false"))),
         }
     }
 
@@ -401,17 +401,17 @@ mod tests {
         let cases = [
             (
                 "numbr: 7",
-                "1:1: numbr: unknown field; did you mean number?; accepted: number, truth, word, named, list, either",
+                "1:1: numbr: unknown field; did you mean number? accepted: number, truth, word, named, list, either",
             ),
             ("number: 700", "1:9: number: 700 is not accepted; accepted: a whole number up to 255"),
-            ("truth: perhaps", "1:8: truth: is a text; accepted: true or false"),
-            ("word: thre", "1:7: word: thre is unknown; did you mean three?; accepted: one, three"),
+            ("truth: perhaps", "1:8: truth: is neither; accepted: true or false"),
+            ("word: thre", "1:7: word: thre is unknown; did you mean three? accepted: one, three"),
             ("named:\n  a: {text: [x]}", "2:13: named.a.text: is a list; accepted: a text"),
             ("list:\n- {count: 1}", "2:3: list[0].text: missing"),
-            ("list: hidden", "1:7: list: is a text; accepted: a list"),
-            ("list: [hidden]", "1:8: list[0]: is a text; accepted: a table"),
+            ("list: hidden", "1:7: list: is a single value; accepted: a list"),
+            ("list: [hidden]", "1:8: list[0]: is a single value; accepted: a table"),
             ("number: 1\nnumber: 2", "2:1: number: given twice; accepted: each field once"),
-            ("- a", "1:1: is a list; accepted: a table"),
+            ("- a", "1:1: the file is a list; accepted: a table"),
         ];
         for (text, expected) in cases {
             assert_eq!(from_text::<Sample>(text), Err(format!("test.yaml:{expected}")), "{text}");

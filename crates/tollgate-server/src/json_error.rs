@@ -5,6 +5,8 @@ use std::fmt::Display;
 
 use serde_json::error::Category;
 
+use crate::text::unknown_name;
+
 /// Explains an error of the parser. `accepted` is the form of the whole document. Text of the caller is not echoed,
 /// since it may be a credential.
 pub(crate) fn explained(error: &serde_json::Error, accepted: &dyn Display) -> String {
@@ -20,8 +22,24 @@ pub(crate) fn explained(error: &serde_json::Error, accepted: &dyn Display) -> St
     match error.classify() {
         Category::Eof if error.column() == 0 => format!("the body is empty; accepted: {accepted}"),
         Category::Eof => format!("not valid JSON: it ends too early{place}; accepted: {accepted}"),
-        Category::Syntax | Category::Io => format!("not valid JSON: {text}{place}; accepted: {accepted}"),
+        Category::Syntax | Category::Io => {
+            format!("not valid JSON: {}{place}; accepted: {accepted}", expected(&text))
+        }
         Category::Data => format!("{}{place}", found(&text, accepted)),
+    }
+}
+
+/// An error of the grammar as a sentence.
+fn expected(text: &str) -> String {
+    match text {
+        "expected value" => "a value is expected here".to_owned(),
+        "key must be a string" => "a field's name is expected here, in double quotes".to_owned(),
+        "trailing characters" => "there is more text behind its end".to_owned(),
+        "trailing comma" => "a comma with nothing behind it".to_owned(),
+        _ => match text.strip_prefix("expected ") {
+            Some(what) => format!("{what} is expected here"),
+            None => text.to_owned(),
+        },
     }
 }
 
@@ -37,7 +55,8 @@ fn found(text: &str, accepted: &dyn Display) -> String {
         text.strip_prefix("unknown field `").and_then(|rest| rest.split_once("`, expected "))
     {
         let known = known.trim_start_matches("one of ").replace('`', "").replace(" or ", ", ");
-        return format!("unknown field {field:?}; accepted: {known}");
+        let known: Vec<&str> = known.split(", ").collect();
+        return unknown_name(&format!("unknown field {field:?}"), field, &known);
     }
     for kind in ["invalid type: ", "invalid value: "] {
         let Some((path, rest)) = text.split_once(kind) else { continue };
@@ -57,7 +76,11 @@ fn found(text: &str, accepted: &dyn Display) -> String {
             return format!("{path}{} is not accepted; accepted: {expected}", value(found));
         }
     }
-    text.to_owned()
+    // The grammar of a value inside of another, behind the name of its field.
+    match text.rsplit_once(": ") {
+        Some((path, grammar)) => format!("{path}: {}", expected(grammar)),
+        None => expected(text),
+    }
 }
 
 /// A value as the parser names it, in words of JSON.
@@ -92,10 +115,17 @@ mod tests {
         for (body, expected) in [
             ("", "the body is empty; accepted: THIS"),
             ("{", "not valid JSON: it ends too early (line 1, column 1); accepted: THIS"),
-            ("limit=a", "not valid JSON: expected value (line 1, column 1); accepted: THIS"),
+            ("limit=a", "not valid JSON: a value is expected here (line 1, column 1); accepted: THIS"),
+            (
+                r#"{"limit":"a";}"#,
+                "not valid JSON: `,` or `}` is expected here (line 1, column 13); accepted: THIS",
+            ),
             ("7", "7 is not accepted; accepted: THIS (line 1, column 1)"),
             ("{}", "limit: missing; accepted: THIS (line 1, column 2)"),
-            (r#"{"limt":"a"}"#, "unknown field \"limt\"; accepted: limit, force (line 1, column 7)"),
+            (
+                r#"{"limt":"a"}"#,
+                "unknown field \"limt\"; did you mean limit? accepted: limit, force (line 1, column 7)",
+            ),
             (
                 r#"{"limit":"a","force":"yes"}"#,
                 "text is not accepted; accepted: true or false (line 1, column 26)",

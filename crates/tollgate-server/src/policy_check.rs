@@ -5,6 +5,7 @@ use tollgate::Clock;
 use tollgate::policy::{Finding, Severity};
 use tollgate_tower::attributes::Reader;
 
+use crate::SUCCESS;
 use crate::callers::CallersFile;
 use crate::cli::CheckArguments;
 use crate::config;
@@ -14,7 +15,6 @@ use crate::policy_file::{self, Loaded, PolicyFileError};
 use crate::policy_spelling::misspelt;
 use crate::policy_warnings::{Doubts, Ends, UntrustedAttributes, exceptions};
 use crate::text::counted;
-use crate::{FAILURE, SUCCESS};
 
 /// Checks every file, even if others have problems.
 ///
@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> Result<u
                 CheckedPolicy { loaded: Ok(loaded), doubts }
             }
             Err(error) => {
-                status = FAILURE;
+                status = status.max(error.status());
                 CheckedPolicy { loaded: Err(error), doubts: Vec::new() }
             }
         };

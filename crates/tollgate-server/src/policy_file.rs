@@ -9,6 +9,7 @@ use tollgate::policy::{EXAMPLE, FILE_BYTES_MAX, Findings};
 use tollgate_compat::{self as compat, CompatConfig, Format, Source};
 
 use crate::disk;
+use crate::{FAILURE, USAGE};
 
 mod directory;
 
@@ -33,6 +34,16 @@ pub(crate) enum PolicyFileError {
     /// The content is not a policy.
     #[error(transparent)]
     Wrong(#[from] Findings),
+}
+
+impl PolicyFileError {
+    /// The exit status of a command that checks or converts the file.
+    pub(crate) const fn status(&self) -> u8 {
+        match self {
+            PolicyFileError::Unreadable { .. } => USAGE,
+            PolicyFileError::Wrong(_) => FAILURE,
+        }
+    }
 }
 
 /// The rules that decide: a Tollgate policy, or another program's configuration.

@@ -31,7 +31,7 @@ use crate::console::Console;
 use crate::disk;
 use crate::identity::Identity;
 use crate::policy_file::{self, Rules};
-use crate::text::plain;
+use crate::text::{plain, unknown_name};
 use crate::time_text::people;
 use crate::{SUCCESS, USAGE};
 
@@ -155,7 +155,7 @@ fn known_limits(names: &[String], policy: &Policy, against: Option<&Policy>) -> 
     for name in names {
         if !limits().any(|limit| limit.name() == name) {
             let known: Vec<&str> = limits().map(Limit::name).collect();
-            return Err(format!("--without {}: no such limit; accepted: {}", plain(name), known.join(", ")));
+            return Err(unknown_name(&format!("--without: no policy has a limit {name:?}"), name, &known));
         }
     }
     Ok(())

@@ -6,6 +6,7 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, Expected, MapAccess, SeqAccess, Visitor};
 use tollgate::policy::Ended;
+use tollgate::policy::source::{explained, nearest};
 use tollgate::request::{ATTRIBUTES_MAX, COST_MAX};
 use tollgate::{CheckRequest, RequestError, Ticks, Value};
 
@@ -194,6 +195,16 @@ where
 }
 
 impl Form {
+    /// The fields of an object of this form.
+    const fn field_names(self) -> &'static [&'static str] {
+        match self {
+            Form::Check => &["attributes", "cost"],
+            Form::Reservation => &["attributes", "cost", "ttl_ms"],
+            Form::Settlement => &["cost"],
+            Form::Report => &["status", "failed"],
+        }
+    }
+
     const fn fields(self) -> &'static str {
         match self {
             Form::Check => "attributes and cost",
@@ -247,11 +258,10 @@ impl<'de> Visitor<'de> for Form {
                     once("ttl_ms", question.lifetime_ms.replace(lifetime))?;
                 }
                 (unknown, _) => {
-                    let unknown = shortened(unknown);
-                    return Err(A::Error::custom(format_args!(
-                        "unknown field {unknown}; accepted: {}",
-                        self.fields()
-                    )));
+                    let meant = nearest(unknown, self.field_names().iter().copied());
+                    let meant = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+                    let problem = format!("unknown field {}{meant}", shortened(unknown));
+                    return Err(A::Error::custom(explained(&problem, self.fields())));
                 }
             }
         }

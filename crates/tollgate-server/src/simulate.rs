@@ -7,6 +7,7 @@ use tollgate_sim::fleet::{CountingMode, FleetOutcome, FleetScenario, run as simu
 
 use crate::cli::{FleetArguments, SimulateCommand};
 use crate::console::Console;
+use crate::text::unknown_name;
 use crate::{FAILURE, SUCCESS, policy_file};
 
 /// Maximum number of simulated requests: about a minute's work.
@@ -86,7 +87,10 @@ fn chosen(arguments: &FleetArguments) -> Result<(String, Quota, Lease), String> 
     };
     let limit = found.ok_or_else(|| {
         let names: Vec<&str> = policy.limits().iter().filter(suits).map(Limit::name).collect();
-        format!("no such limit; accepted: {}", names.join(", "))
+        match &arguments.limit {
+            Some(name) => unknown_name(&format!("--limit: the policy has no limit {name:?}"), name, &names),
+            None => "no limit of the policy can be leased; docs/leases.md says which can".to_owned(),
+        }
     })?;
     if !suits(&limit) {
         return Err(format!("{} cannot be leased; see `tollgate policy check`", limit.name()));
@@ -124,10 +128,10 @@ fn json_of(name: &str, scenario: &FleetScenario, seen: &[(&str, FleetOutcome)]) 
 fn show(name: &str, scenario: &FleetScenario, seen: &[(&str, FleetOutcome)], console: &mut Console) {
     let most = bound(&scenario.quota, scenario.time);
     console.line(format_args!(
-        "{name}: {} servers, {} requests a second, {} s; a key may get {most}",
+        "{name}: {} servers, {} requests a second, {}; a key may get {most}",
         scenario.nodes,
         scenario.offered,
-        scenario.time.as_micros() / 1_000_000
+        scenario.time.readable()
     ));
     console.line("");
     console.line(format_args!(

@@ -227,7 +227,7 @@ fn banner_line(found: &FoundSnapshot, path: &Path, now: Timestamp) -> String {
             let age = if report.taken_at > now {
                 "from the future: the clock was set back".to_owned()
             } else {
-                format!("{} s old", now.since(report.taken_at).ceil_seconds())
+                format!("{} old", Ticks::from_secs(now.since(report.taken_at).ceil_seconds()).readable())
             };
             let lost = match report.dropped {
                 0 => String::new(),

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::fmt::Display;
 
 use tollgate::credential::CREDENTIAL;
+use tollgate::policy::source::{explained, nearest};
 use tollgate::request::Attribute;
 use tollgate::{CheckRequest, CredentialDigest, Value};
 pub(crate) use tollgate_compat::text::{VALUE_CHARS_MAX, plain, push, push_plain, shown};
@@ -15,6 +16,12 @@ pub(crate) fn counted(number: usize, what: &str) -> String {
         1 => format!("1 {what}"),
         _ => format!("{number} {what}s"),
     }
+}
+
+/// A problem with an unknown name: the nearest of the known ones, and all of them.
+pub(crate) fn unknown_name(problem: &str, given: &str, known: &[&str]) -> String {
+    let meant = nearest(given, known.iter().copied()).map(|meant| format!("; did you mean {meant}?"));
+    explained(&format!("{problem}{}", meant.unwrap_or_default()), &known.join(", "))
 }
 
 /// A value for output. Most protocols use digests, but rules of other programs see plain credentials.

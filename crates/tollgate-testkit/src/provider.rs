@@ -7,6 +7,8 @@ use std::collections::{HashMap, VecDeque};
 const SECOND: u64 = 1_000_000;
 /// A unit in a bucket, so that what leaks in a microsecond is a whole number.
 const UNIT: u64 = 60 * SECOND;
+/// How Shopify's GraphQL API refuses.
+const THROTTLED: &str = r#""errors":[{"message":"Throttled","extensions":{"code":"THROTTLED"}}]"#;
 
 /// A rule of a provider.
 #[derive(Clone, Debug)]
@@ -59,14 +61,25 @@ pub enum Speech {
     RetryAfter,
     /// `RateLimit` and `RateLimit-Policy` of draft 11.
     Ietf,
+    /// `RateLimit` of draft 07: the numbers of the tightest rule.
+    Draft07,
     /// `X-RateLimit-*`, with an epoch by the provider's clock, and `Date`.
     Epoch,
+    /// As GitHub: the same, with a resource. A primary limit refuses with 403 and no `Retry-After`, a secondary limit with
+    /// `Retry-After`.
+    Github,
     /// As Discord.
     Discord,
     /// As Shopify's REST API.
     Shopify,
+    /// As Shopify's GraphQL API: 200, and points in the body.
+    ShopifyGraphQl,
+    /// As Riot Games: several windows in one field, and how much of each is used.
+    Riot,
     /// As OpenAI: names, and durations of Go.
     GoDurations,
+    /// As Anthropic: names, and instants of RFC 3339 by the provider's clock, and `Date`.
+    Anthropic,
 }
 
 /// A call, as the provider sees it.
@@ -81,6 +94,9 @@ pub struct Asked<'a> {
 pub struct Answer {
     pub status: u16,
     pub headers: Vec<(String, String)>,
+    pub body: Option<String>,
+    /// Whether a rule refused the call: each is a violation.
+    pub is_refused: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -105,6 +121,8 @@ pub struct Provider {
     skew: i64,
     pub admitted: u64,
     pub admitted_units: u64,
+    /// The calls of other tenants that it admitted.
+    pub admitted_of_others: u64,
     /// The most calls that were in flight together.
     pub busiest: u64,
     /// When it refused calls.
@@ -216,7 +234,9 @@ impl Provider {
     #[must_use]
     pub fn new(rules: Vec<Rule>, speech: Speech, skew: i64) -> Self {
         let states = HashMap::new();
-        Self { rules, states, speech, skew, admitted: 0, admitted_units: 0, busiest: 0, refused: Vec::new() }
+        let (admitted, admitted_units, admitted_of_others, busiest) = (0, 0, 0, 0);
+        let refused = Vec::new();
+        Self { rules, states, speech, skew, admitted, admitted_units, admitted_of_others, busiest, refused }
     }
 
     /// Changes how a rule counts from now on. What it counted stays.
@@ -251,8 +271,8 @@ impl Provider {
     }
 
     /// Another tenant of the same quota calls.
-    pub fn call_of_other(&mut self, asked: Asked<'_>, now: u64) -> bool {
-        self.is_admitted(asked, now)
+    pub fn call_of_other(&mut self, asked: Asked<'_>, now: u64) {
+        self.admitted_of_others += u64::from(self.is_admitted(asked, now));
     }
 
     /// A call arrives.
@@ -276,7 +296,15 @@ impl Provider {
             })
             .collect();
         let headers = self.headers(&lefts, is_admitted, asked.route, now);
-        Answer { status: if is_admitted { 200 } else { 429 }, headers }
+        let status = match self.speech {
+            Speech::ShopifyGraphQl => 200,
+            Speech::Github if !is_admitted => 403,
+            _ if is_admitted => 200,
+            _ => 429,
+        };
+        let start = if is_admitted { r#""data":{}"# } else { THROTTLED };
+        let body = (self.speech == Speech::ShopifyGraphQl).then(|| points(&lefts, asked.units, start));
+        Answer { status, headers, body, is_refused: !is_admitted }
     }
 
     /// The response to an admitted call has left.
@@ -296,63 +324,121 @@ impl Provider {
         route: &str,
         now: u64,
     ) -> Vec<(String, String)> {
-        let mut headers = Vec::new();
-        let mut add = |name: &str, text: String| headers.push((name.to_owned(), text));
         let counted: Vec<&(Rule, Left)> = lefts.iter().filter(|(rule, _)| rule.is_announced()).collect();
-        let tightest = counted.iter().min_by_key(|(_, left)| left.remaining);
-        match (self.speech, tightest) {
-            (Speech::Silent, _) | (_, None) => {}
-            (Speech::RetryAfter, _) => {}
-            (Speech::Ietf, _) => {
-                let policy = |(rule, left): &&(Rule, Left)| {
-                    let window =
-                        left.period.map_or_else(String::new, |period| format!(";w={}", period / SECOND));
-                    format!("\"{}\";q={}{window}", rule.name, left.limit)
-                };
-                let state = |(rule, left): &&(Rule, Left)| {
-                    format!("\"{}\";r={};t={}", rule.name, left.remaining, left.full_in.div_ceil(SECOND))
-                };
-                add("ratelimit-policy", counted.iter().map(policy).collect::<Vec<_>>().join(", "));
-                add("ratelimit", counted.iter().map(state).collect::<Vec<_>>().join(", "));
-            }
-            (Speech::Epoch, Some((_, left))) => {
-                let theirs = now.saturating_add_signed(self.skew);
-                add("date", http_date(theirs / SECOND));
-                add("x-ratelimit-limit", left.limit.to_string());
-                add("x-ratelimit-remaining", left.remaining.to_string());
-                add("x-ratelimit-reset", (theirs + left.full_in).div_ceil(SECOND).to_string());
-            }
-            (Speech::Discord, _) => {
-                // The global limit has no headers of its own.
-                let Some((_, left)) = counted.iter().find(|(rule, _)| rule.by_route) else { return headers };
-                add("x-ratelimit-bucket", format!("bucket-of-{}", route.len()));
-                add("x-ratelimit-limit", left.limit.to_string());
-                add("x-ratelimit-remaining", left.remaining.to_string());
-                add("x-ratelimit-reset-after", decimal(left.full_in));
-            }
-            (Speech::Shopify, Some((_, left))) => {
-                add(
-                    "x-shopify-shop-api-call-limit",
-                    format!("{}/{}", left.limit - left.remaining, left.limit),
-                );
-            }
-            (Speech::GoDurations, _) => {
-                for (rule, left) in counted {
-                    add(&format!("x-ratelimit-limit-{}", rule.name), left.limit.to_string());
-                    add(&format!("x-ratelimit-remaining-{}", rule.name), left.remaining.to_string());
-                    add(
-                        &format!("x-ratelimit-reset-{}", rule.name),
-                        format!("{}ms", left.full_in.div_ceil(1_000)),
-                    );
-                }
-            }
-        }
-        if !is_admitted && self.speech != Speech::Silent {
+        let mut headers = self.numbers(&counted, route, now.saturating_add_signed(self.skew));
+        let announces = match self.speech {
+            Speech::Silent | Speech::ShopifyGraphQl => false,
+            Speech::Github => counted.iter().all(|(_, left)| left.remaining > 0),
+            _ => true,
+        };
+        if !is_admitted && announces {
             let wait = lefts.iter().map(|(_, left)| left.fits_in).max().unwrap_or(0);
-            add("retry-after", wait.div_ceil(SECOND).max(1).to_string());
+            headers.push(("retry-after".to_owned(), wait.div_ceil(SECOND).max(1).to_string()));
         }
         headers
     }
+
+    /// The fields that say how much is left. `theirs` is the present by the provider's clock.
+    fn numbers(&self, counted: &[&(Rule, Left)], route: &str, theirs: u64) -> Vec<(String, String)> {
+        let Some((_, tightest)) = counted.iter().min_by_key(|(_, left)| left.remaining) else {
+            return Vec::new();
+        };
+        let Left { limit, remaining, full_in, .. } = *tightest;
+        let date = ("date", http_date(theirs / SECOND));
+        let of_epoch = || {
+            let reset = (theirs + full_in).div_ceil(SECOND).to_string();
+            let left = ("x-ratelimit-remaining", remaining.to_string());
+            [date.clone(), ("x-ratelimit-limit", limit.to_string()), left, ("x-ratelimit-reset", reset)]
+        };
+        let of_github =
+            [("x-github-request-id", "0C9F".to_owned()), ("x-ratelimit-resource", "core".to_owned())];
+        match self.speech {
+            Speech::Silent | Speech::RetryAfter | Speech::ShopifyGraphQl => Vec::new(),
+            Speech::Ietf => fields(ietf(counted)),
+            Speech::Draft07 => {
+                let reset = full_in.div_ceil(SECOND);
+                fields([("ratelimit", format!("limit={limit}, remaining={remaining}, reset={reset}"))])
+            }
+            Speech::Epoch => fields(of_epoch()),
+            Speech::Github => fields(of_epoch().into_iter().chain(of_github)),
+            // The global limit has no headers of its own.
+            Speech::Discord => match counted.iter().find(|(rule, _)| rule.by_route) {
+                Some((_, left)) => fields(discord(left, route)),
+                None => Vec::new(),
+            },
+            Speech::Shopify => {
+                fields([("x-shopify-shop-api-call-limit", format!("{}/{limit}", limit - remaining))])
+            }
+            Speech::Riot => fields(riot(counted)),
+            Speech::GoDurations => {
+                let field = |name: &str, number: &str| format!("x-ratelimit-{number}-{name}");
+                named(counted, field, |full_in| format!("{}ms", full_in.div_ceil(1_000)))
+            }
+            Speech::Anthropic => {
+                let field = |name: &str, number: &str| format!("anthropic-ratelimit-{name}-{number}");
+                let full_at = |full_in: u64| rfc3339((theirs + full_in).div_ceil(SECOND));
+                let mut named = named(counted, field, full_at);
+                named.extend(fields([date]));
+                named
+            }
+        }
+    }
+}
+
+fn fields(pairs: impl IntoIterator<Item = (&'static str, String)>) -> Vec<(String, String)> {
+    pairs.into_iter().map(|(name, text)| (name.to_owned(), text)).collect()
+}
+
+fn ietf(counted: &[&(Rule, Left)]) -> [(&'static str, String); 2] {
+    let policy = |(rule, left): &&(Rule, Left)| {
+        let window = left.period.map_or_else(String::new, |period| format!(";w={}", period / SECOND));
+        format!("\"{}\";q={}{window}", rule.name, left.limit)
+    };
+    let state = |(rule, left): &&(Rule, Left)| {
+        format!("\"{}\";r={};t={}", rule.name, left.remaining, left.full_in.div_ceil(SECOND))
+    };
+    let list = |item: &dyn Fn(&&(Rule, Left)) -> String| {
+        counted.iter().map(item).collect::<Vec<String>>().join(", ")
+    };
+    [("ratelimit-policy", list(&policy)), ("ratelimit", list(&state))]
+}
+
+fn discord(left: &Left, route: &str) -> [(&'static str, String); 4] {
+    [
+        ("x-ratelimit-bucket", format!("bucket-of-{}", route.len())),
+        ("x-ratelimit-limit", left.limit.to_string()),
+        ("x-ratelimit-remaining", left.remaining.to_string()),
+        ("x-ratelimit-reset-after", decimal(left.full_in)),
+    ]
+}
+
+fn riot(counted: &[&(Rule, Left)]) -> [(&'static str, String); 2] {
+    let list = |number: fn(&Left) -> u64| {
+        let pair = |(_, left): &&(Rule, Left)| {
+            format!("{}:{}", number(left), left.period.map_or(0, |period| period / SECOND))
+        };
+        counted.iter().map(pair).collect::<Vec<String>>().join(",")
+    };
+    [
+        ("x-app-rate-limit", list(|left| left.limit)),
+        ("x-app-rate-limit-count", list(|left| left.limit - left.remaining)),
+    ]
+}
+
+/// Three fields for each rule. `field` is the name of a number of a rule.
+fn named(
+    counted: &[&(Rule, Left)],
+    field: impl Fn(&str, &str) -> String,
+    reset: impl Fn(u64) -> String,
+) -> Vec<(String, String)> {
+    let each = counted.iter().flat_map(|(rule, left)| {
+        [
+            (field(rule.name, "limit"), left.limit.to_string()),
+            (field(rule.name, "remaining"), left.remaining.to_string()),
+            (field(rule.name, "reset"), reset(left.full_in)),
+        ]
+    });
+    each.collect()
 }
 
 impl Rule {
@@ -411,28 +497,68 @@ fn decimal(micros: u64) -> String {
     format!("{}.{:03}", millis / 1_000, millis % 1_000)
 }
 
+/// A body of Shopify's GraphQL API, which has its points. `start` is how it begins.
+fn points(lefts: &[(Rule, Left)], requested: u64, start: &str) -> String {
+    let Some((Rule { counter: Counter::LeakyBucket { size, per_minute }, .. }, left)) = lefts.first() else {
+        return "{}".to_owned();
+    };
+    let (rate, available) = (per_minute / 60, left.remaining);
+    format!(r#"{{{start},"extensions":{{"cost":{{"requestedQueryCost":{requested},"throttleStatus":{{"#,)
+        + &format!(
+            r#""maximumAvailable":{size},"currentlyAvailable":{available},"restoreRate":{rate}}}}}}}}}"#
+        )
+}
+
+/// A day of the calendar, and the second in it.
+struct Moment {
+    year: u64,
+    /// From 0.
+    month: usize,
+    /// From 1.
+    day: u64,
+    weekday: usize,
+    second: u64,
+}
+
+impl Moment {
+    fn at(seconds: u64) -> Self {
+        let (days, second) = (seconds / 86_400, seconds % 86_400);
+        let is_leap =
+            |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+        let (mut year, mut day) = (1970, days);
+        while day >= 365 + u64::from(is_leap(year)) {
+            day -= 365 + u64::from(is_leap(year));
+            year += 1;
+        }
+        let lengths = [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+        let mut month = 0;
+        while day >= lengths[month] {
+            day -= lengths[month];
+            month += 1;
+        }
+        Self { year, month, day: day + 1, weekday: usize::try_from(days % 7).unwrap_or(0), second }
+    }
+
+    fn time(&self) -> String {
+        let second = self.second;
+        format!("{:02}:{:02}:{:02}", second / 3_600, second / 60 % 60, second % 60)
+    }
+}
+
 /// Seconds since the epoch as an HTTP date.
 fn http_date(seconds: u64) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    let is_leap =
-        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    let (mut year, mut day) = (1970, days);
-    while day >= 365 + u64::from(is_leap(year)) {
-        day -= 365 + u64::from(is_leap(year));
-        year += 1;
-    }
-    let lengths = [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let mut month = 0;
-    while day >= lengths[month] {
-        day -= lengths[month];
-        month += 1;
-    }
-    let weekday = DAYS[usize::try_from(days % 7).unwrap_or(0)];
-    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
-    format!("{weekday}, {:02} {} {year} {hour:02}:{minute:02}:{second:02} GMT", day + 1, MONTHS[month])
+    let moment = Moment::at(seconds);
+    let Moment { year, month, day, weekday, .. } = moment;
+    format!("{}, {day:02} {} {year} {} GMT", DAYS[weekday], MONTHS[month], moment.time())
+}
+
+/// Seconds since the epoch as an instant of RFC 3339.
+fn rfc3339(seconds: u64) -> String {
+    let moment = Moment::at(seconds);
+    format!("{}-{:02}-{:02}T{}Z", moment.year, moment.month + 1, moment.day, moment.time())
 }
 
 #[cfg(test)]
@@ -444,13 +570,14 @@ mod tests {
     fn dates_are_those_of_http() {
         assert_eq!(http_date(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
         assert_eq!(http_date(1_709_164_800), "Thu, 29 Feb 2024 00:00:00 GMT");
+        assert_eq!(rfc3339(784_111_777), "1994-11-06T08:49:37Z");
     }
 
     const ASKED: Asked<'static> = Asked { route: "/", units: 1 };
 
     fn admitted(counter: Counter, times: &[u64]) -> Vec<bool> {
         let mut provider = Provider::new(vec![Rule::calls("requests", counter)], Speech::RetryAfter, 0);
-        times.iter().map(|at| provider.call(ASKED, *at).status == 200).collect()
+        times.iter().map(|at| !provider.call(ASKED, *at).is_refused).collect()
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub mod source {
     pub use super::fields::{Fields, count, text};
     pub use super::finding::{Position, Report, nearest, quoted};
     use super::{Condition, Problem, Vocabulary};
-    pub use crate::problem::plain_cause;
+    pub use crate::problem::{explained, plain_cause};
     pub use crate::rate_text::RATES;
     use crate::time::Ticks;
 

@@ -5,7 +5,7 @@ pub(crate) const QUOTED_MAX: usize = 60;
 
 /// A problem with one value, without its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}; accepted: {accepted}")]
+#[error("{}", explained(message, accepted))]
 pub struct Problem {
     /// The problem.
     pub message: String,
@@ -18,6 +18,14 @@ impl Problem {
     pub fn new(message: impl Into<String>, accepted: impl Into<String>) -> Self {
         Self { message: message.into(), accepted: accepted.into() }
     }
+}
+
+/// A problem and the accepted values, in one sentence. A question, such as "did you mean limits?", ends its own.
+#[must_use]
+#[cfg_attr(not(feature = "policy"), expect(unreachable_pub, reason = "the module `policy` exports it"))]
+pub fn explained(message: &str, accepted: &str) -> String {
+    let mark = if message.ends_with('?') { "" } else { ";" };
+    if accepted.is_empty() { message.to_owned() } else { format!("{message}{mark} accepted: {accepted}") }
 }
 
 /// The user's own text for a message: shortened, and without control characters that could fool a terminal.

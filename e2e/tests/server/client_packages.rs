@@ -20,7 +20,7 @@ const POLICY: &str = "limits:
   - {name: tokens, by: [tenant], rate: 1000/h}
   - {name: in-flight, by: [worker], concurrency: 1, permit_ttl: 30s}
   - {name: login, by: [account], rate: 2/h, count: failures}
-  - {name: shaped, by: [queue], algorithm: leaky-bucket, rate: 10/s, queue: 5}
+  - {name: shaped, by: [queue], algorithm: leaky-bucket, rate: 2/s, queue: 5}
 ";
 
 const TSCONFIG: &str = r#"{"include": ["*.ts"], "compilerOptions": {

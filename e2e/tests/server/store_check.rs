@@ -68,7 +68,7 @@ fn a_good_server_is_fit() {
     let redis = Redis::start(&GOOD);
     let found = checked(&[&redis.url(), "--store-deadline", "50ms"]);
     assert_eq!((found.failures(), found.status), (vec![], Some(0)), "{}", found.text);
-    for check in ["reach", "version", "part", "eviction", "memory", "rights", "scripts", "clock", "latency"] {
+    for check in ["reach", "version", "role", "eviction", "memory", "rights", "scripts", "clock", "latency"] {
         assert!(found.about(check).iter().any(|(mark, _)| *mark == "ok"), "{check}: {}", found.text);
     }
     assert_eq!(redis.cli(&["DBSIZE"]).trim(), "0");
@@ -223,14 +223,14 @@ fn servers_that_cannot_serve() {
         replica.cli(&["INFO", "replication"]).contains("link_status:up").then_some(())
     });
     let found = checked(&[&replica.url()]);
-    found.says("part", "fail", &["takes no writes", &format!("127.0.0.1:{}", primary.port)]);
+    found.says("role", "fail", &["takes no writes", &format!("127.0.0.1:{}", primary.port)]);
     found.says("writes", "fail", &["READONLY"]);
     checked(&[&primary.url()]).says("replicas", "ok", &["1 connected"]);
 
     let lonely = Redis::start(&["--cluster-enabled", "yes", "--cluster-port", &free_port().to_string()]);
-    checked(&[&lonely.url()]).says("part", "fail", &["part of a cluster", "redis-cluster://"]);
+    checked(&[&lonely.url()]).says("role", "fail", &["part of a cluster", "redis-cluster://"]);
     let found = checked(&[&format!("redis-cluster://127.0.0.1:{}", primary.port)]);
-    found.says("part", "fail", &["no cluster", "redis://"]);
+    found.says("role", "fail", &["no cluster", "redis://"]);
     let found = checked(&[&format!("redis-cluster://127.0.0.1:{}", lonely.port)]);
     found.says("slots", "fail", &["16384 of 16384 are served by no node"]);
 
@@ -354,7 +354,7 @@ fn sentinels_are_checked() {
     found.says("sentinels", "ok", &["3 know main", &primary.port.to_string()]);
     checked(&[&url("unknown")]).says("sentinels", "fail", &["knows no unknown"]);
     let found = checked(&[&format!("redis://{}", hosts[0])]);
-    found.says("part", "fail", &["it is a sentinel", "redis-sentinel://"]);
+    found.says("role", "fail", &["it is a sentinel", "redis-sentinel://"]);
 }
 
 /// A sentinel that watches a server as `main`.

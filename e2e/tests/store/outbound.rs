@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 use tokio::runtime::Runtime;
+use tollgate::Ticks;
 use tollgate::store::Store;
 use tollgate_outbound::{Call, FleetStore, Outbound, Refusal, ResponseView, Settings};
 use tollgate_testkit::until;
@@ -31,75 +32,76 @@ fn send(runtime: &Runtime, client: &Outbound<FleetStore>) -> Result<(), Refusal>
     })
 }
 
-/// How many calls leave until the limit holds all of them back.
-fn drained(runtime: &Runtime, clients: &[Outbound<FleetStore>]) -> u64 {
-    let (mut sent, mut refused) = (0, 0);
-    while refused < 200 {
-        refused += 1;
-        for client in clients {
-            if send(runtime, client).is_ok() {
-                (sent, refused) = (sent + 1, 0);
-            }
-        }
-        if refused > 0 {
-            // A process that holds nothing more returns it, so that the others get it.
-            runtime.block_on(async { tokio::time::sleep(Duration::from_millis(5)).await });
-        }
-    }
-    sent
-}
-
 /// Three processes send together what the limit admits, and no more. The count survives a restart of all of them: it is
 /// in the store.
 #[test]
 fn processes_share_one_limit_which_survives_their_restart() {
     let server = Server::redis();
     let runtime = new_runtime();
-    let policy =
-        "limits: [{name: daily, by: [host], algorithm: fixed-window, align: first-hit, rate: 300/day}]";
+    // On a busy machine the store may be slower than its deadline. Then no call leaves, instead of one process's share.
+    let policy = "limits: [{name: daily, by: [host], algorithm: fixed-window, align: first-hit, rate: 300/day, \
+                  on_store_failure: deny}]";
     let clients: Vec<_> = (0..3).map(|_| client(&runtime, &server.url(), policy)).collect();
-    let sent = drained(&runtime, &clients);
-    assert_eq!(sent, 300);
+    let mut sent = 0;
+    // One sends more than a third, so that it is not the share of each that holds.
+    until("two thirds have left", || {
+        while sent < 200 && send(&runtime, &clients[0]).is_ok() {
+            sent += 1;
+        }
+        (sent == 200).then_some(())
+    });
+    // A store that is too slow refuses for seconds.
+    let is_used_up = |refusal: &Refusal| match refusal {
+        Refusal::TooLate { bucket, wait, .. } => bucket == "daily" && *wait > Ticks::from_secs(80_000),
+        _ => false,
+    };
+    until("the limit refuses all of them", || {
+        let results: Vec<_> = clients.iter().map(|client| send(&runtime, client)).collect();
+        sent += results.iter().filter(|result| result.is_ok()).count();
+        results.iter().all(|result| result.as_ref().is_err_and(is_used_up)).then_some(())
+    });
+    // A call whose answer the store gave too late is counted, and does not leave.
+    assert!((290..=300).contains(&sent), "{sent}");
     for client in &clients {
         runtime.block_on(client.leave());
     }
     drop(clients);
     let next = client(&runtime, &server.url(), policy);
-    let refusal = send(&runtime, &next).unwrap_err();
-    let Refusal::TooLate { bucket, wait, .. } = &refusal else { panic!("{refusal}") };
-    assert_eq!(bucket, "daily");
-    assert!(Duration::from(*wait) > Duration::from_secs(86_000), "{refusal}");
+    until("the next process is refused by the limit", || {
+        let refusal = send(&runtime, &next).expect_err("a call left after the restart");
+        is_used_up(&refusal).then_some(())
+    });
 }
 
 /// A process that dies without a word holds its leases no longer than they last: the others send the rest.
 #[test]
 #[allow(clippy::disallowed_methods, reason = "the test measures a real rate")]
 fn a_process_that_dies_returns_its_share() {
+    const MEASURED: Duration = Duration::from_secs(2);
     let server = Server::redis();
     let runtime = new_runtime();
-    // With half of the rate, a second has 250 and the burst.
-    let policy = "limits: [{name: shared, by: [host], rate: 500/s, burst: 100, consistency: leased}]";
+    // With half of the rate, two seconds have 50 and the burst. The rate is low, so that a slow machine reaches it, too.
+    let policy = "limits: [{name: shared, by: [host], rate: 50/s, burst: 20, consistency: leased, lease: {max_share: 50%}}]";
     let survivor = client(&runtime, &server.url(), policy);
     let dies = new_runtime();
     let dying = client(&dies, &server.url(), policy);
-    for _ in 0..20 {
+    for _ in 0..10 {
         send(&dies, &dying).unwrap();
     }
     // Its tasks end with their runtime, in the middle of whatever they do.
     dies.shutdown_background();
     std::mem::forget(dying);
-    // The survivor gets the whole rate, within what a clock of a busy machine lets us measure.
     until("the survivor has the whole rate", || {
         let start = std::time::Instant::now();
         let mut sent = 0_u32;
-        while start.elapsed() < Duration::from_secs(1) {
+        while start.elapsed() < MEASURED {
             if send(&runtime, &survivor).is_ok() {
                 sent += 1;
             } else {
                 runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
             }
         }
-        (sent >= 475).then_some(())
+        (sent >= 90).then_some(())
     });
 }
 
@@ -113,7 +115,7 @@ fn a_freeze_holds_for_the_fleet() {
     send(&runtime, &other).unwrap();
     runtime.block_on(async {
         let guard = one.acquire(&call()).await.unwrap();
-        let headers: HeaderMap = [(http::header::RETRY_AFTER, "120".parse().unwrap())].into_iter().collect();
+        let headers: HeaderMap = [(http::header::RETRY_AFTER, "3600".parse().unwrap())].into_iter().collect();
         let (status, received) = (StatusCode::TOO_MANY_REQUESTS, one.engine().now());
         guard.settle(&ResponseView { status, headers: &headers, body: None, received }, None).await;
     });
@@ -121,7 +123,7 @@ fn a_freeze_holds_for_the_fleet() {
     let refusal = until("the other process is frozen", || refused(&other));
     let Refusal::TooLate { bucket, wait, .. } = &refusal else { panic!("{refusal}") };
     assert_eq!(bucket, HOST);
-    assert!(Duration::from(*wait) > Duration::from_secs(110), "{refusal}");
+    assert!(Duration::from(*wait) > Duration::from_secs(3_000), "{refusal}");
     let late = client(&runtime, &server.url(), policy);
     until("a process that starts later is frozen", || refused(&late));
 }

@@ -16,7 +16,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let incoming = TcpIncoming::bind("127.0.0.1:0".parse()?)?;
     let origin: Uri = format!("http://{}", incoming.local_addr()?).parse()?;
     let (_, health) = tonic_health::server::health_reporter();
-    let limits = RateLimitLayer::per_ip("10/s burst 2")?;
+    // Calls may arrive closer together than they left.
+    let limits = RateLimitLayer::per_ip("10/s burst 5")?;
     tokio::spawn(Server::builder().layer(limits).add_service(health).serve_with_incoming(incoming));
 
     let policy = "limits: [{name: health, by: [host], algorithm: leaky-bucket, rate: 10/s, queue: 100}]";

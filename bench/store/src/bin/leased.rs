@@ -179,7 +179,7 @@ fn print(rows: &[(usize, Seen)], rounds: usize) {
         "### A leased decision beside one in memory: three limits, one thread, medians of {rounds} rounds\n"
     );
     println!(
-        "| keys, zipf 1.0 | memory ns | leased ns | leased ÷ memory (least–most) | paid of leases | units drawn ahead | target ≤ {TARGET} |"
+        "| keys, zipf 1.0 | memory ns | leased ns | leased ÷ memory (least–most) | admitted from leases | units leased ahead | target ≤ {TARGET} |"
     );
     println!("|---:|---:|---:|---:|---:|---:|---|");
     for (keys, seen) in rows {

@@ -5,7 +5,7 @@ use tollgate::policy::Expression;
 use tollgate::rate::UNITS_PER_SECOND_MAX;
 
 use super::tree::{EnvoyConfig, Node, RateAllowance, TreeLevel};
-use crate::convert::{AND, Converted, ConvertedDomain, Native, REFUSED, cel_text, is_name};
+use crate::convert::{AND, Converted, ConvertedDomain, Native, REFUSED, WINDOWS, cel_text, is_name};
 use crate::rls::Unit;
 
 /// A rule and its ancestors, each with the level that contains it.
@@ -74,7 +74,7 @@ fn rule(path: &Path<'_>, ways: &[Vec<&str>]) -> Converted {
     let (mut changes, mut possible) = (Vec::new(), None);
     let native = match limit.map(|limit| limit.allowance) {
         Some(RateAllowance::PerUnit(requests, unit)) => {
-            possible = (requests > 0).then(|| better(requests, unit));
+            possible = (requests > 0).then_some(better(unit));
             native(path, ways, requests, unit, &mut changes)
         }
         _ => Err(
@@ -163,20 +163,14 @@ fn rate(requests: u32, unit: Unit) -> String {
     }
 }
 
-/// Abilities of the limit in a policy that the original lacks.
-fn better(requests: u32, unit: Unit) -> String {
+/// An ability of the limit in a policy that the original lacks.
+const fn better(unit: Unit) -> &'static str {
     match unit {
-        Unit::Second | Unit::Minute | Unit::Hour => format!(
-            "`algorithm: sliding-window` never admits more than {requests} in any {unit}, where a fixed window admits {twice} \
-             around its edge; the default, a token bucket, admits {requests} at once and then a steady rate",
-            unit = unit.name(),
-            twice = u64::from(requests) * 2
-        ),
-        _ => format!(
-            "`align: calendar` with a `timezone:` counts by the calendar's {} instead of {} days from 1970",
-            unit.name(),
-            unit.seconds() / 86_400
-        ),
+        Unit::Second | Unit::Minute | Unit::Hour => WINDOWS,
+        Unit::Day | Unit::Week | Unit::Month | Unit::Year => {
+            "`align: calendar` with a `timezone:` counts by the days, weeks, months and years of the calendar instead \
+             of periods from 1970"
+        }
     }
 }
 

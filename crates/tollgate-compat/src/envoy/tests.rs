@@ -23,7 +23,10 @@ const WRONG: [(&str, &[&str]); 24] = [
     ),
     ("descriptors: []\n", &["f:1:1: domain: has no value"]),
     ("domain: d\ndescriptors: {}\n", &["f:2:14: descriptors: is a table; accepted: a list of descriptors"]),
-    ("domain: d\ndescriptors: [x]\n", &["f:2:15: descriptors[0]: is a text; accepted: a table with `key:`"]),
+    (
+        "domain: d\ndescriptors: [x]\n",
+        &["f:2:15: descriptors[0]: is a single value; accepted: a table with `key:`"],
+    ),
     ("domain: d\ndescriptors: [{value: x}]\n", &["descriptors[0].key: has no value"]),
     ("domain: d\ndescriptors: [{key: ''}]\n", &["f:2:21: descriptors[0].key: has no value"]),
     (
@@ -41,7 +44,7 @@ const WRONG: [(&str, &[&str]); 24] = [
     (
         "domain: d\ndescriptors: [{key: a, rate_limit: {unit: minutes, requests_per_unit: 1}}]\n",
         &[
-            "f:2:43: descriptors[0].rate_limit.unit: minutes is unknown; did you mean minute?; accepted: second, minute",
+            "f:2:43: descriptors[0].rate_limit.unit: minutes is unknown; did you mean minute? accepted: second, minute",
         ],
     ),
     (
@@ -64,7 +67,10 @@ const WRONG: [(&str, &[&str]); 24] = [
         "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1.5}}]\n",
         &["1.5 is no such number"],
     ),
-    ("domain: d\ndescriptors: [{key: a, rate_limit: 5}]\n", &["descriptors[0].rate_limit: is a text"]),
+    (
+        "domain: d\ndescriptors: [{key: a, rate_limit: 5}]\n",
+        &["descriptors[0].rate_limit: is a single value"],
+    ),
     (
         "domain: d\ndescriptors: [{key: a, value: b, share_threshold: true}]\n",
         &["share_threshold: there is no * in this value"],

@@ -1,10 +1,11 @@
 //! Writes Limitador's limits as limits of a policy: `descriptors[0]['name']` becomes the attribute `name`.
 
 use tollgate::policy::Expression;
+use tollgate::policy::source::Cel;
 use tollgate::rate::UNITS_PER_SECOND_MAX;
 
 use super::{LimitadorConfig, LimitadorLimit};
-use crate::convert::{Converted, ConvertedDomain, Native, REFUSED, is_name};
+use crate::convert::{Converted, ConvertedDomain, Native, REFUSED, WINDOWS, is_name};
 
 impl LimitadorConfig {
     /// The limits of a namespace.
@@ -24,14 +25,15 @@ impl LimitadorConfig {
 fn converted(limit: &LimitadorLimit) -> Converted {
     let name = limit.name.clone().or_else(|| limit.id.clone());
     let name = name.unwrap_or_else(|| format!("{}-in-{}s", limit.max_value, limit.seconds));
-    let possible = (limit.max_value > 0).then(|| {
+    let possible = (limit.max_value > 0).then_some(WINDOWS);
+    // Limitador never applies a limit that reads a name without a value; a policy reads it as an attribute.
+    let read = limit.conditions.iter().chain(&limit.variables);
+    let changes = read.filter_map(Cel::unknown).map(|name| {
         format!(
-            "`algorithm: sliding-window` never admits more than {} in any {} seconds; the default, a token bucket, \
-             admits them at once and then a steady rate",
-            limit.max_value, limit.seconds
+            "{name} has no value in Limitador, so the limit does not apply there; here it is an attribute of the request"
         )
     });
-    let (origin, changes) = (limit.sentence(), Vec::new());
+    let (origin, changes) = (limit.sentence(), changes.collect());
     Converted { name, origin, limit: native(limit), refuses: true, changes, possible }
 }
 

@@ -35,12 +35,12 @@ fn wrong_files_are_refused_with_every_reason() {
         ("- {namespace: n, max_value: 1, conditions: [], variables: []}".to_owned(), &["[0].seconds: is missing"]),
         ("- {namespace: n, max_value: 1, seconds: 40000000, conditions: [], variables: []}".to_owned(), &["accepted: a whole number up to 31622400"]),
         ("- {namespace: n, max_value: 1, seconds: 1}".to_owned(), &["[0].conditions: is missing; accepted: a list", "[0].variables: is missing"]),
-        ("- {namespace: n, max_value: 1, seconds: 1, conditions: x, variables: []}".to_owned(), &["[0].conditions: is a text"]),
+        ("- {namespace: n, max_value: 1, seconds: 1, conditions: x, variables: []}".to_owned(), &["[0].conditions: is a single value"]),
         ("- {namespace: n, max_value: 1, seconds: 1, conditions: ['a =='], variables: ['(']}".to_owned(), &["[0].conditions[0]: not CEL", "[0].variables[0]: not CEL"]),
         ("- {namespace: n, max_value: 1, seconds: 1, conditions: ['timestamp(descriptors[0].a)'], variables: []}".to_owned(), &["the function timestamp does not exist"]),
         ("- {namespace: n, max_value: 1, seconds: 1, conditions: ['descriptors[0].a.matches(\"(\")'], variables: ['descriptors[0].a.matches(limit.name)']}".to_owned(), &["[0].conditions[0]: the pattern ( is none: error: unclosed group", "[0].variables[0]: the pattern of matches() is computed"]),
         (format!("- {{namespace: n, max_value: 1, maxvalue: 2, {REST}}}"), &["[0].maxvalue: unknown field; did you mean max_value?"]),
-        ("- x\n- [y]\n".to_owned(), &["f:1:3: [0]: is a text; accepted: a table", "f:2:3: [1]: is a list"]),
+        ("- x\n- [y]\n".to_owned(), &["f:1:3: [0]: is a single value; accepted: a table", "f:2:3: [1]: is a list"]),
     ];
     for (file, expected) in cases {
         let text = findings(&file).expect_err(&file);
@@ -229,6 +229,20 @@ fn long_values_are_counted_and_not_listed() {
     let listed = poll_once(bench.active.listed(limit, &bench.engine, bench.now));
     assert_eq!(listed.len(), 1);
     assert_eq!(listed[0].values[0].1.as_deref(), Some(short.as_str()));
+}
+
+/// A limit that reads a name without a value never applies in Limitador. Its conversion applies, and says so.
+#[test]
+fn names_without_a_value_are_reported_as_a_change() {
+    let file =
+        "- {namespace: n, max_value: 5, seconds: 60, conditions: [\"m == 'POST'\"], variables: [user]}";
+    let bench = Bench::new(Format::Limitador, file);
+    let converted = bench.active.rules.converted(None).unwrap();
+    for name in ["m", "user"] {
+        let change = format!("{name} has no value in Limitador, so the limit does not apply there");
+        assert!(converted.changes.iter().any(|found| found.contains(&change)), "{:?}", converted.changes);
+    }
+    assert_eq!(converted.text.matches("# CHANGED: ").count(), 2, "{}", converted.text);
 }
 
 /// Files that Limitador ships name entries with dots (`req.method`), leave lists empty or null, write

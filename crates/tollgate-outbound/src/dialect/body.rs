@@ -1,5 +1,6 @@
 //! JSON bodies that say why a call was refused, and how many points GraphQL leaves.
 
+use http::StatusCode;
 use serde_json::Value;
 use tollgate::Ticks;
 
@@ -68,7 +69,7 @@ impl Body {
     }
 
     /// The refusal that the body describes, if it does.
-    pub(super) fn cause(&self) -> Option<Cause> {
+    pub(super) fn cause(&self, status: StatusCode) -> Option<Cause> {
         let bucket = |kind| Cause::Limit(kind, ThrottleScope::Bucket);
         let of_code = self.codes().find_map(|code| match code {
             "lock_timeout" => Some(Cause::Lock),
@@ -86,7 +87,9 @@ impl Body {
         if message.contains("credit balance is too low") {
             return Some(bucket(ThrottleKind::Money)); // Anthropic, with status 400.
         }
-        if self.quota_ids().any(|id| id.contains("PerDay")) || message.contains("per day") {
+        // With another status the words may be about the object of the call.
+        let is_refusal = [StatusCode::TOO_MANY_REQUESTS, StatusCode::FORBIDDEN].contains(&status);
+        if self.quota_ids().any(|id| id.contains("PerDay")) || (is_refusal && message.contains("per day")) {
             return Some(bucket(ThrottleKind::Day));
         }
         let in_graphql =
@@ -106,11 +109,12 @@ impl Body {
         self.codes().any(is_rate).then_some(bucket(ThrottleKind::Rate))
     }
 
-    /// The quotas of `google.rpc.QuotaFailure`.
+    /// The quotas of `google.rpc.QuotaFailure` and `google.rpc.ErrorInfo`.
     fn quota_ids(&self) -> impl Iterator<Item = &str> {
-        let violations =
-            self.list("/error/details").filter_map(|detail| detail.get("violations")?.as_array());
-        violations.flatten().filter_map(|violation| violation.get("quotaId")?.as_str())
+        let details = || self.list("/error/details");
+        let violations = details().filter_map(|detail| detail.get("violations")?.as_array()).flatten();
+        let failed = violations.filter_map(|violation| violation.get("quotaId")?.as_str());
+        failed.chain(details().filter_map(|detail| detail.pointer("/metadata/quota_limit")?.as_str()))
     }
 
     /// Whether all servers of the provider refuse: `global` of Discord.

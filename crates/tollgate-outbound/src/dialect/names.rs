@@ -9,14 +9,9 @@ use super::fields::Fields;
 use super::{WINDOWS_MAX, ietf, value};
 use crate::signal::{Window, WindowUnit};
 
-const PREFIXES: [(&str, &str); 6] = [
-    ("anthropic-ratelimit-", ""),
-    ("anthropic-priority-", "priority-"),
-    ("x-ratelimit-", ""),
-    ("x-rate-limit-", ""),
-    ("ratelimit-", ""),
-    ("rate-limit-", ""),
-];
+/// How the fields begin. Anthropic's `anthropic-priority-` is none: what is above that capacity goes at the standard tier.
+const PREFIXES: [&str; 5] =
+    ["anthropic-ratelimit-", "x-ratelimit-", "x-rate-limit-", "ratelimit-", "rate-limit-"];
 
 /// Which number a field has.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -96,8 +91,7 @@ fn period(name: &str) -> Option<Ticks> {
 
 /// The window that a field is about, and which of its numbers it has.
 fn meaning(field: &str) -> Option<(String, Number)> {
-    let (rest, prefix) =
-        PREFIXES.iter().find_map(|(start, prefix)| Some((field.strip_prefix(start)?, *prefix)))?;
+    let rest = PREFIXES.iter().find_map(|start| field.strip_prefix(start))?;
     let (name, number) = WORDS.iter().find_map(|(word, number)| {
         if rest == *word {
             return Some((ietf::UNNAMED, *number));
@@ -106,7 +100,7 @@ fn meaning(field: &str) -> Option<(String, Number)> {
         let after = || rest.strip_suffix(word).and_then(|name| name.strip_suffix('-'));
         before.or_else(after).map(|name| (name, *number))
     })?;
-    Some((format!("{prefix}{}", name.replace('_', "-")), number))
+    Some((name.replace('_', "-"), number))
 }
 
 fn take(window: &mut Window, number: Number, text: &str, fields: &Fields<'_>) {

@@ -23,7 +23,7 @@ pub(super) fn read(fields: &Fields<'_>, body: Option<&Body>, windows: &[Window])
     if fields.has("grpc-status") {
         return grpc::throttle(fields);
     }
-    let cause = body.and_then(Body::cause);
+    let cause = body.and_then(|body| body.cause(fields.status));
     if cause == Some(Cause::Lock) {
         return None; // Stripe: two calls change one object. It is no limit.
     }

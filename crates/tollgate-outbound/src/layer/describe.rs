@@ -7,6 +7,7 @@ use tollgate::request::VALUE_BYTES_MAX;
 use tollgate::{CredentialDigest, RequestError, Ticks, Timestamp};
 
 use crate::call::Call;
+use crate::settings::Settings;
 
 /// The host of requests that name none, so that limits by host count them together.
 const HOST_UNKNOWN: &str = "unknown";
@@ -14,11 +15,14 @@ const HOST_UNKNOWN: &str = "unknown";
 const CREDENTIALS: [&str; 4] = ["authorization", "x-api-key", "api-key", "x-goog-api-key"];
 /// A segment of a path of at least this many characters that has a digit is an identifier.
 const IDENTIFIER_MIN: usize = 16;
+/// The resources that Discord counts apart in each bucket.
+const RESOURCES: [&str; 3] = ["channels", "guilds", "webhooks"];
 /// The header in which a gRPC client says how long the call may take.
 const GRPC_TIMEOUT: &str = "grpc-timeout";
 
-/// The call of a request. A [`Call`] in the extensions of the request is the base; its own attributes win.
-pub(crate) fn call_of(parts: &Parts, now: Timestamp) -> Result<Call, RequestError> {
+/// The call of a request. A [`Call`] in the extensions of the request is the base; its own attributes win. The scope is
+/// that of a server that names buckets.
+pub(crate) fn call_of(parts: &Parts, settings: &Settings, now: Timestamp) -> Result<Call, RequestError> {
     let mut call = parts.extensions.get::<Call>().cloned().unwrap_or_default();
     let path = parts.uri.path();
     let attributes = [
@@ -27,6 +31,7 @@ pub(crate) fn call_of(parts: &Parts, now: Timestamp) -> Result<Call, RequestErro
         ("method", Some(parts.method.as_str().to_owned())),
         ("path", Some(path.to_owned()).filter(|path| path.len() <= VALUE_BYTES_MAX)),
         ("api_key", credential(&parts.headers)),
+        (Call::SCOPE, resource(path).filter(|_| settings.discovers_buckets)),
     ];
     for (name, value) in attributes {
         if let Some(value) = value.filter(|_| call.text(name).is_none()) {
@@ -65,6 +70,13 @@ fn route(method: &str, path: &str) -> String {
     }
     route.truncate(route.floor_char_boundary(VALUE_BYTES_MAX));
     route
+}
+
+/// The first of the resources in a path, such as `channels/41`.
+fn resource(path: &str) -> Option<String> {
+    let mut segments = path.split('/').skip_while(|segment| !RESOURCES.contains(segment));
+    let (name, id) = (segments.next()?, segments.next()?);
+    is_identifier(id).then(|| format!("{name}/{id}"))
 }
 
 /// Whether a segment of a path is a number, a UUID, a digest, or a similar long text with digits.
@@ -116,7 +128,9 @@ mod tests {
         let request = http::Request::post(
             "https://API.example.com:443/v1/users/4711/messages/550e8400-e29b-41d4-a716?x=1",
         );
-        let call = call_of(&parts(request.header("authorization", "Bearer s3cret-key")), NOW).unwrap();
+        let call =
+            call_of(&parts(request.header("authorization", "Bearer s3cret-key")), &Settings::default(), NOW)
+                .unwrap();
         assert_eq!(call.text("host"), Some("api.example.com"));
         assert_eq!(call.text("route"), Some("POST /v1/users/{id}/messages/{id}"));
         let key = call.text("api_key").unwrap();
@@ -129,16 +143,34 @@ mod tests {
     fn attributes_of_the_program_win() {
         let request = http::Request::get("/v2/chat").header("host", "example.com:8080");
         let own = Call::new().with("route", "chat").unwrap().with("model", "m-1").unwrap();
-        let call = call_of(&parts(request.extension(own)), NOW).unwrap();
+        let call = call_of(&parts(request.extension(own)), &Settings::default(), NOW).unwrap();
         let texts = ["host", "route", "model"].map(|name| call.text(name).unwrap().to_owned());
         assert_eq!(texts, ["example.com:8080", "chat", "m-1"]);
+    }
+
+    /// Discord counts each channel, guild and webhook apart. Other servers have no such scope.
+    #[test]
+    fn the_resource_of_discord_is_the_scope() {
+        let settings = Settings { discovers_buckets: true, ..Settings::default() };
+        for (path, scope) in [
+            ("/api/v10/channels/41/messages/7", Some("channels/41")),
+            ("/guilds/1/channels", Some("guilds/1")),
+            ("/api/webhooks/175928847299117063/tok-3n", Some("webhooks/175928847299117063")),
+            ("/users/@me/channels", None),
+            ("/gateway/bot", None),
+        ] {
+            let parts = parts(http::Request::get(path).header("host", "discord.com"));
+            let call = call_of(&parts, &settings, NOW).unwrap();
+            assert_eq!(call.text(Call::SCOPE), scope, "{path}");
+            assert_eq!(call_of(&parts, &Settings::default(), NOW).unwrap().text(Call::SCOPE), None);
+        }
     }
 
     /// The time of a gRPC call bounds its wait, and the next attempt carries what is left.
     #[test]
     fn the_deadline_of_a_grpc_call_goes_on() {
         let mut parts = parts(http::Request::post("http://h/s/M").header("grpc-timeout", "1500m"));
-        let call = call_of(&parts, NOW).unwrap();
+        let call = call_of(&parts, &Settings::default(), NOW).unwrap();
         assert_eq!(call.deadline_at(), Some(NOW + Ticks::from_millis(1_500)));
         propagate_deadline(&mut parts.headers, call.deadline_at(), NOW + Ticks::from_millis(600));
         assert_eq!(parts.headers["grpc-timeout"], "900m");

@@ -73,7 +73,8 @@ where
 {
     let (mut parts, mut body) = request.into_parts();
     let outbound = &state.outbound;
-    let mut call = describe::call_of(&parts, outbound.engine().now()).map_err(Refusal::from)?;
+    let now = outbound.engine().now();
+    let mut call = describe::call_of(&parts, outbound.settings(), now).map_err(Refusal::from)?;
     if let Some(describe) = &state.describe {
         call = describe(&parts, call).map_err(Refusal::from)?;
     }

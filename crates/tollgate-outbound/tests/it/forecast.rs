@@ -1,7 +1,9 @@
 //! Forecasts: when the last of several calls could leave.
 
+use std::time::Duration;
+
 use tollgate::Ticks;
-use tollgate_outbound::{Basis, Refusal};
+use tollgate_outbound::{Basis, Forecast, Refusal};
 
 use crate::fixture::{Client, call, run_tasks, settings};
 
@@ -37,6 +39,27 @@ async fn the_servers_numbers_are_in_the_forecast() {
     assert_eq!(later.bucket.unwrap().1, Basis::Server);
     let never = client.outbound.forecast(&call().cost(1_001).unwrap(), 1).await;
     assert!(matches!(never, Err(Refusal::Never { capacity: 1000, .. })), "{never:?}");
+}
+
+/// Calls that wait for the server already leave before the forecast ones.
+#[tokio::test]
+async fn calls_that_wait_for_the_server_are_in_the_forecast() {
+    let mut settings = settings();
+    settings.max_wait = Duration::from_secs(600);
+    let client = Client::new("limits: [{name: open, by: [host], rate: 1000/s}]", settings);
+    let first = client.outbound.acquire(&call()).await.unwrap();
+    let headers = [("ratelimit-policy", r#""default";q=10;w=60"#), ("ratelimit", r#""default";r=0;t=30"#)];
+    client.answer(first, 200, &headers).await;
+    let waiting: Vec<_> = (0..15).map(|_| client.start(call())).collect();
+    run_tasks().await;
+    let wait = |forecast: Result<Forecast, Refusal>| forecast.unwrap().wait;
+    assert_eq!(
+        wait(client.outbound.forecast(&call(), 5).await),
+        Ticks::from_secs(90),
+        "15 and 5 in two windows"
+    );
+    assert_eq!(wait(client.outbound.forecast(&call(), 6).await), Ticks::from_secs(150));
+    drop(waiting);
 }
 
 /// A call is forecast at what it costs in each limit: a limit that counts requests does not count its units.

@@ -114,8 +114,8 @@ async fn an_exhausted_budget_is_an_error() {
     let signals = guard.settle(&response, None).await;
     assert_eq!(signals.throttle.map(|throttle| throttle.kind), Some(ThrottleKind::Money));
     let refusal = client.outbound.acquire(&call()).await.err().unwrap();
-    let Refusal::Exhausted { kind, until, .. } = &refusal else { panic!("{refusal}") };
-    assert!(*kind == ThrottleKind::Money && until.is_some());
+    let Refusal::Exhausted { kind, wait, until, .. } = &refusal else { panic!("{refusal}") };
+    assert_eq!((*kind, client.time.now() + *wait), (ThrottleKind::Money, *until));
 }
 
 /// Without Retry-After the pause grows with each refusal in a row. A time of zero is no time: `Retry-After: 0`, a date
@@ -211,6 +211,27 @@ async fn a_failing_server_is_left_alone() {
     let probe = client.outbound.acquire(&call()).await.unwrap();
     client.answer(probe, 200, &[]).await;
     client.outbound.acquire(&call()).await.unwrap().finish(None).await;
+}
+
+/// A server that fails with one credential is left alone with all of them. A success with any is a success.
+#[tokio::test]
+async fn a_server_that_fails_is_left_alone_with_every_credential() {
+    let client = Client::new("limits: [{name: open, rate: 10_000/s}]", settings());
+    let with_key = |key: &str| Call::to(HOST).with("api_key", key).unwrap();
+    for key in ["a", "b", "a", "b"] {
+        client.outbound.acquire(&with_key(key)).await.unwrap().fail(Failure::Unanswered).await;
+    }
+    let works = client.outbound.acquire(&with_key("c")).await.unwrap();
+    client.answer(works, 200, &[]).await;
+    for key in ["a", "b", "c", "d", "e"] {
+        client.outbound.acquire(&with_key(key)).await.unwrap().fail(Failure::Unanswered).await;
+    }
+    let refusal = client.outbound.acquire(&with_key("f")).await.err().unwrap();
+    assert!(
+        matches!(&refusal, Refusal::CircuitOpen { failures: 5, bucket, .. } if bucket == HOST),
+        "{refusal}"
+    );
+    client.outbound.acquire(&Call::to("other.example.com")).await.unwrap().finish(None).await;
 }
 
 /// A thousand waiters do not return as a herd: after the probe their number grows with the successes.

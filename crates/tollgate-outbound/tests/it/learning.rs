@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate_outbound::{Call, Learning, Preset, Replenish};
+use tollgate_outbound::{Call, Failure, Learning, Preset, Replenish};
 
 use crate::fixture::{Client, HOST, call, left, run_tasks, settings};
 
@@ -209,6 +209,22 @@ async fn after_a_reset_without_a_limit_one_call_goes_first() {
         // The probe that went away may be the third.
         assert_eq!(waiting.iter().filter(|call| call.is_finished()).count(), 2, "{reset:?}");
     }
+}
+
+/// Riot says when a window ends only with its first call. When the response to its last call is lost, the next call waits
+/// until the window is over for certain. Once, it left at once and was refused.
+#[tokio::test]
+async fn a_lost_response_does_not_hide_that_a_window_is_used_up() {
+    let client = Client::new(OPEN, settings());
+    let first = client.outbound.acquire(&call()).await.unwrap();
+    let one_left = [("x-app-rate-limit", "20:30"), ("x-app-rate-limit-count", "19:30")];
+    client.answer(first, 200, &one_left).await;
+    client.outbound.acquire(&call()).await.unwrap().fail(Failure::Unanswered).await;
+    let next = client.start(call());
+    client.advance(Duration::from_millis(29_999)).await;
+    assert!(!next.is_finished());
+    client.advance(Duration::from_millis(1)).await;
+    left(next).await.finish(None).await;
 }
 
 /// A window without a limit that is over, and that the probe's response does not have, holds no call back any more.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use http::StatusCode;
+use proptest::prelude::*;
 use tollgate::{Engine, ManualClock, Ticks, Timestamp};
 use tollgate_outbound::{Call, Failure, Outbound, Preset, ResponseView, Settings};
 use tollgate_testkit::provider::{Answer, Asked, Counter, Provider, Rule, Speech};
@@ -146,7 +147,7 @@ impl World {
             }
             locked(&self.provider).end(asked, self.now());
             self.pass(dice.below(self.plan.latency)).await;
-            locked(&self.sent)[index].is_refused = answer.status == 429;
+            locked(&self.sent)[index].is_refused = answer.is_refused;
             if dice.below(1_000) < self.plan.lost {
                 guard.fail(Failure::Unanswered).await;
                 continue;
@@ -156,8 +157,8 @@ impl World {
                 answer.headers.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
             let headers = header_map(&pairs);
             let status = StatusCode::from_u16(answer.status).unwrap();
-            let response = ResponseView { status, headers: &headers, body: None, received: self.time.now() };
-            guard.settle(&response, None).await;
+            let (body, received) = (answer.body.as_deref().map(str::as_bytes), self.time.now());
+            guard.settle(&ResponseView { status, headers: &headers, body, received }, None).await;
         }
     }
 
@@ -165,7 +166,7 @@ impl World {
         let now = self.now();
         let wait = answer.headers.iter().find(|(name, _)| name == "retry-after");
         let retry_at = wait.map(|(_, seconds)| now + seconds.parse::<u64>().unwrap() * SECOND);
-        Sent { at: 0, answered_at: Some(now), is_refused: answer.status == 429, retry_at }
+        Sent { at: 0, answered_at: Some(now), is_refused: answer.is_refused, retry_at }
     }
 
     /// Runs all callers until the end; `events` happen at their instants.
@@ -208,7 +209,7 @@ impl Event {
     fn happen(self, provider: &mut Provider, now: u64) {
         match self {
             Event::Change(name, counter) => provider.change(name, counter),
-            Event::OtherTenant => drop(provider.call_of_other(Asked { route: "GET /a", units: 1 }, now)),
+            Event::OtherTenant => provider.call_of_other(Asked { route: "GET /a", units: 1 }, now),
         }
     }
 }
@@ -225,6 +226,10 @@ fn fixed(limit: u64, seconds: u64) -> Counter {
     Counter::FixedWindow { limit, period: seconds * SECOND }
 }
 
+fn in_virtual_time(run: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(run);
+}
+
 /// How the provider of a preset counts, by its documentation, and a run of it with the calls or units that it allows.
 fn provider_of(preset: &str, skew: i64) -> (Provider, Plan, u64) {
     let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
@@ -237,7 +242,7 @@ fn provider_of(preset: &str, skew: i64) -> (Provider, Plan, u64) {
                 Rule::units_of("output-tokens", bucket(8_000, 8_000)).one_in(2).each_route(),
             ];
             let plan = Plan { units: 400, lasts: minutes(10), ..models };
-            (rules, Speech::GoDurations, plan, 2 * 80_000 / 200)
+            (rules, Speech::Anthropic, plan, 2 * 80_000 / 200)
         }
         "discord" => {
             let rules =
@@ -251,7 +256,7 @@ fn provider_of(preset: &str, skew: i64) -> (Provider, Plan, u64) {
                 Rule::calls("points", any(900, 60)).each_route().unannounced(),
                 Rule::calls("in-flight", Counter::InFlight { limit: 100 }),
             ];
-            (rules, Speech::Epoch, Plan { callers: 20, lasts: minutes(70), ..Plan::default() }, 10_000)
+            (rules, Speech::Github, Plan { callers: 20, lasts: minutes(70), ..Plan::default() }, 10_000)
         }
         "openai" => {
             let rules = vec![
@@ -263,7 +268,7 @@ fn provider_of(preset: &str, skew: i64) -> (Provider, Plan, u64) {
         "shopify" => (vec![Rule::calls("requests", bucket(40, 120))], Speech::Shopify, Plan::default(), 240),
         "shopify-graphql" => {
             let rules = vec![Rule::units_of("points", bucket(2_000, 6_000))];
-            (rules, Speech::RetryAfter, Plan { units: 50, ..Plan::default() }, 240)
+            (rules, Speech::ShopifyGraphQl, Plan { units: 50, ..Plan::default() }, 240)
         }
         "slack" => {
             let rules = vec![Rule::calls("method", any(100, 60)).each_route()];
@@ -286,27 +291,24 @@ fn provider_of(preset: &str, skew: i64) -> (Provider, Plan, u64) {
     (Provider::new(rules, speech, skew), plan, allowed)
 }
 
-/// With its preset a client never meets a provider's limit, whatever the latency, the clocks and the lost responses are,
-/// and uses most of what the provider allows.
-#[tokio::test]
-async fn a_client_with_the_right_preset_is_never_refused() {
-    for preset in Preset::ALL {
-        for seed in 0..4 {
-            let skew = [0, 90, -900, 3_600][usize::try_from(seed % 4).unwrap()] * 1_000_000;
-            let (provider, mut plan, allowed) = provider_of(preset.name(), skew);
-            plan.lost = if seed % 2 == 0 { 0 } else { 20 };
-            let world = World::new(preset.policy_text(), preset.settings(), provider, plan, seed);
-            world.run(seed, Vec::new()).await;
-            let admitted = locked(&world.provider).admitted;
-            let violations = world.violations();
-            let name = preset.name();
-            assert!(
-                violations.is_empty(),
-                "{name}, seed {seed}: {} refused: {violations:?}",
-                violations.len()
-            );
-            assert!(admitted * 100 >= allowed * 80, "{name}, seed {seed}: {admitted} of {allowed} admitted");
-        }
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    /// With its preset a client never meets a provider's limit, whatever the latency, the clocks and the lost responses
+    /// are, and uses most of what the provider allows.
+    #[test]
+    fn a_client_with_the_right_preset_is_never_refused(
+        number in 0..Preset::ALL.len(), seed: u64, skew in -3_600_i64..3_600, latency in 5_u64..45, lost in 0_u64..20,
+    ) {
+        let preset = Preset::ALL[number];
+        let (provider, plan, allowed) = provider_of(preset.name(), skew * 1_000_000);
+        let plan = Plan { lost, latency: latency * 1_000, ..plan };
+        let world = World::new(preset.policy_text(), preset.settings(), provider, plan, seed);
+        in_virtual_time(world.run(seed, Vec::new()));
+        let (name, violations) = (preset.name(), world.violations());
+        prop_assert!(violations.is_empty(), "{name}: {} refused: {violations:?}", violations.len());
+        let admitted = locked(&world.provider).admitted;
+        prop_assert!(admitted * 100 >= allowed * 80, "{name}: {admitted} of {allowed} admitted");
     }
 }
 
@@ -323,90 +325,122 @@ async fn calls_in_flight_stay_below_the_limit_of_github() {
     assert!(busiest > 90, "only {busiest} calls were in flight together");
 }
 
-/// A run with a policy that allows three times too much, at a provider that tells its numbers.
-fn generous(counter: Counter, speech: Speech, seed: u64) -> World {
-    let policy = "limits: [{name: requests, by: [host], rate: 300/s, burst: 300}]";
-    let provider = Provider::new(vec![Rule::calls("requests", counter)], speech, 0);
+/// A run with a policy that allows a multiple of what the provider does.
+fn generous(rules: Vec<Rule>, speech: Speech, skew: i64, lost: u64, seed: u64) -> World {
+    let policy = "limits: [{name: generous, by: [host], rate: 300/s, burst: 300}]";
+    let is_steady = rules.iter().any(|rule| matches!(rule.counter, Counter::LeakyBucket { .. }));
+    let provider = Provider::new(rules, speech, skew);
     let mut settings = Settings::default();
-    if matches!(counter, Counter::LeakyBucket { .. }) {
+    settings.discovers_buckets = speech == Speech::Discord;
+    if is_steady {
         settings.replenish = tollgate_outbound::Replenish::Steadily;
     }
-    let plan = Plan { callers: 40, latency: 30_000, lasts: Duration::from_secs(60), ..Plan::default() };
+    let lasts = Duration::from_secs(60);
+    let plan = Plan { callers: 40, latency: 30_000, lasts, lost, ..Plan::default() };
     World::new(policy, settings, provider, plan, seed)
 }
 
-/// A policy that is too generous is refused only until the first response tells.
-#[tokio::test]
-async fn refusals_stop_after_the_first_response_that_tells() {
-    let cases = [
-        (fixed(100, 10), Speech::Epoch),
-        (fixed(100, 10), Speech::Ietf),
-        (fixed(20, 2), Speech::Ietf),
-        (bucket(40, 600), Speech::Shopify),
-        (bucket(100, 1_200), Speech::Ietf),
-    ];
-    for (number, (counter, speech)) in cases.into_iter().enumerate() {
-        for seed in 0..10 {
-            let world = generous(counter, speech, seed);
-            world.run(seed, Vec::new()).await;
-            let told_at = locked(&world.sent).iter().filter_map(|sent| sent.answered_at).min().unwrap();
-            let late: Vec<Sent> = world.violations().into_iter().filter(|sent| sent.at > told_at).collect();
-            assert!(
-                late.is_empty(),
-                "case {number}, seed {seed}: {} refused after {told_at}: {late:?}",
-                late.len()
-            );
-            assert!(locked(&world.provider).admitted > 100, "case {number}: hardly a call");
-        }
+/// How providers count and what they say about it.
+fn dialects() -> Vec<(Vec<Rule>, Speech)> {
+    let calls = |counter| vec![Rule::calls("requests", counter)];
+    vec![
+        (calls(fixed(100, 10)), Speech::Ietf),
+        (calls(fixed(20, 2)), Speech::Ietf),
+        (calls(fixed(100, 10)), Speech::Draft07),
+        (calls(fixed(100, 10)), Speech::Epoch),
+        (calls(fixed(100, 10)), Speech::Github),
+        (calls(fixed(100, 10)), Speech::GoDurations),
+        (vec![Rule::calls("route", fixed(5, 5)).each_route()], Speech::Discord),
+        (vec![Rule::calls("app", fixed(20, 1)), Rule::calls("app", fixed(100, 12))], Speech::Riot),
+        (calls(bucket(40, 1_200)), Speech::Shopify),
+        (calls(bucket(50, 6_000)), Speech::ShopifyGraphQl),
+        (calls(bucket(100, 1_200)), Speech::Ietf),
+        (calls(bucket(100, 1_200)), Speech::GoDurations),
+        (calls(bucket(50, 600)), Speech::Anthropic),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// A policy that is too generous is refused only until the first response tells, in every dialect and whatever the
+    /// latency, the clocks and the lost responses are.
+    #[test]
+    fn refusals_stop_after_the_first_response_that_tells(
+        number in 0..dialects().len(), seed: u64, skew in -3_600_i64..3_600, lost in 0_u64..30,
+    ) {
+        let (rules, speech) = dialects().swap_remove(number);
+        let world = generous(rules, speech, skew * 1_000_000, lost, seed);
+        in_virtual_time(world.run(seed, Vec::new()));
+        let told_at = locked(&world.sent).iter().filter_map(|sent| sent.answered_at).min().unwrap();
+        let late: Vec<Sent> = world.violations().into_iter().filter(|sent| sent.at > told_at).collect();
+        prop_assert!(late.is_empty(), "{speech:?}: {} refused after {told_at}: {late:?}", late.len());
+        let admitted = locked(&world.provider).admitted;
+        prop_assert!(admitted > 50, "{speech:?}: hardly a call: {admitted}");
     }
 }
 
-/// A limit that shrinks in mid-flight refuses only calls that left before a response told.
-#[tokio::test]
-async fn a_limit_that_shrinks_refuses_only_what_left_before() {
-    for seed in 0..10 {
-        let policy =
-            "limits: [{name: requests, by: [host], rate: 100 per 10200ms, algorithm: sliding-window}]";
-        let provider = Provider::new(vec![Rule::calls("requests", fixed(100, 10))], Speech::Ietf, 0);
-        let plan = Plan { lasts: Duration::from_secs(90), ..Plan::default() };
-        let world = World::new(policy, Settings::default(), provider, plan, seed);
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    /// A limit that shrinks in mid-flight refuses only calls that left before a response told.
+    #[test]
+    fn a_limit_that_shrinks_refuses_only_what_left_before(
+        speech in prop::sample::select(vec![Speech::Ietf, Speech::Draft07, Speech::Epoch, Speech::GoDurations]),
+        period in prop::sample::select(vec![2_u64, 10]), seed: u64, lost in 0_u64..30,
+    ) {
+        let policy = format!(
+            "limits: [{{name: requests, by: [host], rate: 100 per {period}200ms, algorithm: sliding-window}}]"
+        );
+        let provider = Provider::new(vec![Rule::calls("requests", fixed(100, period))], speech, 0);
+        let plan = Plan { lasts: Duration::from_secs(90), lost, ..Plan::default() };
+        let world = World::new(&policy, Settings::default(), provider, plan, seed);
         let changed = world.now() + 34 * SECOND;
-        world.run(seed, vec![(Duration::from_secs(34), Event::Change("requests", fixed(30, 10)))]).await;
+        let change = (Duration::from_secs(34), Event::Change("requests", fixed(30, period)));
+        in_virtual_time(world.run(seed, vec![change]));
         let sent = locked(&world.sent).clone();
-        let told_at = sent
-            .iter()
-            .filter_map(|sent| sent.answered_at)
-            .filter(|at| *at > changed + 50_000)
-            .min()
-            .unwrap();
+        // What the provider answered before the change has arrived by then.
+        let answers = sent.iter().filter_map(|sent| sent.answered_at).filter(|at| *at > changed + 50_000);
+        let told_at = answers.min().unwrap();
         let late: Vec<&Sent> = sent.iter().filter(|sent| sent.is_refused && sent.at > told_at).collect();
-        assert!(late.is_empty(), "seed {seed}: {late:?}");
+        prop_assert!(late.is_empty(), "{late:?}");
     }
 }
 
-/// No call leaves while a refusal that was heard asks to be left alone, also when other tenants use up the quota.
-#[tokio::test]
-async fn no_call_leaves_in_the_time_that_a_refusal_asked_for() {
-    for seed in 0..10 {
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// No call leaves while a refusal that was heard asks to be left alone, also when other tenants use up the quota. Where
+    /// the provider says what is left, each call of theirs costs us one refusal at most: one that was under way.
+    #[test]
+    fn no_call_leaves_in_the_time_that_a_refusal_asked_for(
+        speech in prop::sample::select(vec![Speech::RetryAfter, Speech::Ietf, Speech::Epoch, Speech::GoDurations]),
+        seed: u64,
+    ) {
         let policy =
             "limits: [{name: requests, by: [host], rate: 100 per 10200ms, algorithm: sliding-window}]";
-        let provider = Provider::new(vec![Rule::calls("requests", fixed(100, 10))], Speech::RetryAfter, 0);
+        let provider = Provider::new(vec![Rule::calls("requests", fixed(100, 10))], speech, 0);
         let plan = Plan { lasts: Duration::from_secs(120), ..Plan::default() };
         let world = World::new(policy, Settings::default(), provider, plan, seed);
         let mut dice = Dice(seed);
         let others =
             (0..600).map(|_| (Duration::from_millis(dice.below(120_000)), Event::OtherTenant)).collect();
-        world.run(seed, others).await;
+        in_virtual_time(world.run(seed, others));
         let sent = locked(&world.sent).clone();
         let refusals: Vec<Sent> = sent.iter().filter(|sent| sent.is_refused).copied().collect();
-        assert!(!refusals.is_empty(), "seed {seed}: the other tenants used nothing up");
         for refusal in &refusals {
             let (Some(heard), Some(until)) = (refusal.answered_at, refusal.retry_at) else { continue };
             let early: Vec<&Sent> = sent.iter().filter(|sent| sent.at > heard && sent.at < until).collect();
-            assert!(early.is_empty(), "seed {seed}: {early:?} within {refusal:?}");
+            prop_assert!(early.is_empty(), "{early:?} within {refusal:?}");
         }
-        let share = refusals.len() * 100 / sent.len();
-        assert!(share < 10, "seed {seed}: {} of {} calls were refused", refusals.len(), sent.len());
+        let of_others = usize::try_from(locked(&world.provider).admitted_of_others).unwrap();
+        prop_assert!(of_others > 100, "the other tenants used nothing up: {of_others}");
+        if speech == Speech::RetryAfter {
+            let share = refusals.len() * 100 / sent.len();
+            prop_assert!(!refusals.is_empty() && share < 10, "{} of {} calls were refused", refusals.len(), sent.len());
+        } else {
+            prop_assert!(refusals.len() <= of_others, "{} refused beside {of_others} of others", refusals.len());
+        }
     }
 }
 

@@ -32,3 +32,17 @@ async fn metrics_name_servers_and_limits() {
     assert!(!text.contains("s3cret"), "{text}");
     drop((waits, frozen));
 }
+
+/// A call in a bucket that the server names is in flight once, and calls of several credentials add up.
+#[tokio::test]
+async fn each_call_in_flight_is_counted_once() {
+    let client = Client::new("limits: [{name: open, rate: 1000/s}]", settings());
+    let to = |key: &str| call().with("api_key", key).unwrap().with("route", "GET /a").unwrap();
+    let first = client.outbound.acquire(&to("a")).await.unwrap();
+    client.answer(first, 200, &[("x-ratelimit-bucket", "abcd"), ("x-ratelimit-remaining", "9")]).await;
+    let calls = (client.outbound.acquire(&to("a")).await, client.outbound.acquire(&to("b")).await);
+    let text = metrics::text(&client.outbound.report());
+    let line = format!("tollgate_outbound_in_flight{{bucket=\"{HOST}\",basis=\"server\"}} 2\n");
+    assert!(text.contains(&line), "{text}");
+    drop(calls);
+}

@@ -118,6 +118,7 @@ overload.yaml:14:3: overload.colour: unknown field; accepted: priorities, fleet,
     );
     assert!(findings("limits: []").contains("overload: missing"));
     assert!(
-        findings("overload: 7").contains("overload: is a text; accepted: a table with some of priorities")
+        findings("overload: 7")
+            .contains("overload: is a single value; accepted: a table with some of priorities")
     );
 }

@@ -36,7 +36,7 @@ pub enum OperateCommand {
     /// Show the remaining quota of a key on a running server
     #[command(after_long_help = help!(passes: "get api_key=k1", "get api_key=k1 --json"))]
     Get(GetArguments),
-    /// Say which limits of a running server match these attributes, why not, and what would change it
+    /// Say which limits of a running server apply to a request, why the others do not, and what would change the answer
     #[command(after_long_help = help!(
         passes: "explain api_key=k1",
         "explain method=POST path=/login ip=198.51.100.7",

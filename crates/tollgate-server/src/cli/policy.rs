@@ -44,7 +44,8 @@ Examples:
   tollgate policy check policy.yaml --config config.yaml
   tollgate policy check policy.yaml --json
 
-Exit status: 0 when every file compiles (warnings are allowed), 1 when one does not, 2 for wrong usage.";
+Exit status: 0 when every file compiles (warnings are allowed), 1 when one does not, 2 when one cannot be
+read.";
 
 /// The arguments of `policy check`.
 #[derive(Debug, Args)]
@@ -69,7 +70,7 @@ Examples:
 
 Standard error reports what changes in meaning.
 Exit status: 0 when it was converted, 1 when the files are wrong or are a policy already, or when a rule that refuses
-something has no limit here, 2 for wrong usage.";
+something has no limit here, 2 when they cannot be read.";
 
 /// The arguments of `policy convert`.
 #[derive(Debug, Args)]
@@ -115,7 +116,7 @@ pub struct DiffArguments {
     /// With --live, let both decide about the server's requests for this long, up to 10m; nothing is charged for it
     #[arg(long = "for", value_name = "DURATION", requires = "live", value_parser = value::duration)]
     pub lasting: Option<Ticks>,
-    /// With --live, let both decide about the requests of the last so long, up to 1h, of all nodes; nothing is charged
+    /// With --live, let both decide about the requests that all nodes kept for this long, up to 1h; nothing is charged
     #[arg(long, value_name = "DURATION", requires = "live", conflicts_with = "lasting", value_parser = value::duration)]
     pub last: Option<Ticks>,
     /// The server, and the credentials for it.

@@ -74,7 +74,7 @@ pub struct ReplayArguments {
     /// Write the report as JSON; - writes it to standard output instead of the text
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Show keys as hashes that cannot be turned back, for a report that leaves the house
+    /// Show keys as hashes that cannot be reversed, for a report that you share
     #[arg(long)]
     pub hash_keys: bool,
     /// The columns of CSV and NDJSON.

@@ -53,7 +53,7 @@ Examples:
   tollgate config check config.yaml
   tollgate config check config.yaml --json
 
-Exit status: 0 when every file is accepted (warnings are allowed), 1 when one is not, 2 for wrong usage.";
+Exit status: 0 when every file is accepted (warnings are allowed), 1 when one is not, 2 when one cannot be read.";
 
 /// The arguments of `config check`.
 #[derive(Debug, Args)]

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use tollgate::policy::source::explained;
 
 /// The problem with the arguments, in one line; `None` for help and version, which are answers.
 pub(crate) fn text(error: &clap::Error, arguments: &[OsString], command: &Command) -> Option<String> {
@@ -30,7 +31,9 @@ pub(crate) fn text(error: &clap::Error, arguments: &[OsString], command: &Comman
         }
         _ => usage.first_line(),
     };
-    Some(format!("{problem}; see `{} --help`", usage.path()))
+    // A question ends its sentence.
+    let mark = if problem.ends_with('?') { "" } else { ";" };
+    Some(format!("{problem}{mark} see `{} --help`", usage.path()))
 }
 
 /// Names of commands in other programs, and probable spellings of commands of two words.
@@ -123,16 +126,14 @@ impl UsageError<'_> {
     }
 
     fn wrong_choice(&self) -> String {
-        let accepted = self.all(ContextKind::ValidValue);
-        let accepted =
-            if accepted.is_empty() { String::new() } else { format!("; accepted: {}", accepted.join(", ")) };
-        let value = self.one(ContextKind::InvalidValue);
-        if value.is_empty() {
-            return format!("{}: a value is missing{accepted}", self.place());
+        let accepted = self.all(ContextKind::ValidValue).join(", ");
+        if self.one(ContextKind::InvalidValue).is_empty() {
+            return explained(&format!("{}: a value is missing", self.place()), &accepted);
         }
         let meant =
             self.all(ContextKind::SuggestedValue).first().map(|meant| format!("; did you mean {meant}?"));
-        format!("{}: {} is unknown{}{accepted}", self.place(), self.value(), meant.unwrap_or_default())
+        let problem = format!("{}: {} is unknown{}", self.place(), self.value(), meant.unwrap_or_default());
+        explained(&problem, &accepted)
     }
 
     fn wrong_value(&self) -> String {
@@ -141,8 +142,13 @@ impl UsageError<'_> {
             Some(_) => "accepted: 0 to 100".to_owned(),
             None => plain_cause(&cause),
         };
+        let value = self.value();
+        // Some causes name the value themselves.
+        if cause.starts_with(&value) {
+            return format!("{}: {cause}", self.place());
+        }
         let dash = if cause.starts_with("accepted") { ";" } else { ":" };
-        format!("{}: {} is not accepted{dash} {cause}", self.place(), self.value())
+        format!("{}: {value} is not accepted{dash} {cause}", self.place())
     }
 
     fn conflict(&self) -> String {
@@ -219,28 +225,28 @@ mod tests {
     #[test]
     fn errors_name_place_and_cure() {
         for (words, expected) in [
-            ("tollgate serv", "unknown command \"serv\"; did you mean serve?; see `tollgate --help`"),
+            ("tollgate serv", "unknown command \"serv\"; did you mean serve? see `tollgate --help`"),
             (
                 "tollgate serve --polcy x",
-                "--polcy: unknown flag; did you mean --policy?; see `tollgate serve --help`",
+                "--polcy: unknown flag; did you mean --policy? see `tollgate serve --help`",
             ),
             (
                 "tollgate decide a=b --cost x",
                 "--cost: \"x\" is not accepted; accepted: a whole number; see `tollgate decide --help`",
             ),
-            ("tollgate explian", "unknown command \"explian\"; did you mean explain?; see `tollgate --help`"),
+            ("tollgate explian", "unknown command \"explian\"; did you mean explain? see `tollgate --help`"),
             (
                 "tollgate policy chek",
-                "unknown command \"chek\"; did you mean check?; see `tollgate policy --help`",
+                "unknown command \"chek\"; did you mean check? see `tollgate policy --help`",
             ),
-            ("tollgate server", "unknown command \"server\"; did you mean serve?; see `tollgate --help`"),
+            ("tollgate server", "unknown command \"server\"; did you mean serve? see `tollgate --help`"),
             (
                 "tollgate check policy.yaml",
-                "unknown command \"check\"; did you mean policy check?; see `tollgate --help`",
+                "unknown command \"check\"; did you mean policy check? see `tollgate --help`",
             ),
             (
                 "tollgate serve policy.yaml",
-                "policy.yaml: unexpected argument; did you mean --policy policy.yaml?; see `tollgate serve --help`",
+                "policy.yaml: unexpected argument; did you mean --policy policy.yaml? see `tollgate serve --help`",
             ),
             ("tollgate policy check", "FILE is missing; see `tollgate policy check --help`"),
         ] {

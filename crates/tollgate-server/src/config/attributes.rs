@@ -104,7 +104,13 @@ fn one(
                 .ok_or("jwt: no issuer's tokens are accepted yet; name its keys in `jwt: { jwks: FILE }`")?;
             Source::Jwt { verifier: Arc::clone(verifier), claim: plain(claim, "jwt")? }
         }
-        _ => return Err("accepted: exactly one of header, query, cookie, path, jwt and first_of".to_owned()),
+        _ => {
+            return Err(
+                "has no source, or several; accepted: exactly one of header, query, cookie, path, jwt and \
+                        first_of"
+                    .to_owned(),
+            );
+        }
     };
     let source = if mapping.hash { source.hashed() } else { source };
     Ok(Mapped { name: name.to_owned(), source })

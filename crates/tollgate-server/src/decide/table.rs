@@ -32,7 +32,7 @@ impl DecisionTable {
         let mut line = format!(
             "{:>NUMBER_WIDTH$}  {:>TIME_WIDTH$}  {}",
             self.rows,
-            format!("+{}", seconds(after)),
+            format!("+{}", elapsed(after)),
             console.painted(&format!("{:<VERDICT_WIDTH$}", verdict(decision.verdict())), style)
         );
         for (status, &width) in decision.limits().zip(&self.widths) {
@@ -40,7 +40,7 @@ impl DecisionTable {
             self.refused |= refused;
             let _ = write!(line, "  {:<width$}", cell(&status));
         }
-        console.line(line.trim_end());
+        console.row(line.trim_end());
         if let Some(fault) = decision.fault()
             && !std::mem::replace(&mut self.faulty, true)
         {
@@ -61,7 +61,7 @@ impl DecisionTable {
             let _ = write!(line, "  {title:<width$}");
             self.widths.push(width);
         }
-        console.line(line.trim_end());
+        console.row(line.trim_end());
     }
 
     /// Explains the marks that were used.
@@ -101,8 +101,42 @@ fn verdict(verdict: Verdict) -> String {
     }
 }
 
-/// A time in seconds, to the millisecond, rounded up as in all advice.
-fn seconds(time: Ticks) -> String {
-    let millis = time.ceil_millis();
-    format!("{}.{:03}s", millis / 1_000, millis % 1_000)
+/// Units of longer times, in milliseconds.
+const UNITS: [(u64, &str); 3] = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "min")];
+
+/// The virtual time since the first request for people, to the millisecond: `0 s`, `0.25 s`, `1 h 30 min`.
+fn elapsed(time: Ticks) -> String {
+    let mut millis = time.ceil_millis();
+    let mut parts = Vec::new();
+    for (unit, name) in UNITS {
+        if millis >= unit {
+            parts.push(format!("{} {name}", millis / unit));
+            millis %= unit;
+        }
+    }
+    if millis > 0 || parts.is_empty() {
+        let seconds = format!("{}.{:03}", millis / 1_000, millis % 1_000);
+        parts.push(format!("{} s", seconds.trim_end_matches('0').trim_end_matches('.')));
+    }
+    parts.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A person reads how far the virtual clock went, and nothing is rounded away.
+    #[test]
+    fn elapsed_time_is_for_people() {
+        for (millis, expected) in [
+            (0, "0 s"),
+            (200, "0.2 s"),
+            (1_234, "1.234 s"),
+            (60_000, "1 min"),
+            (5_400_000, "1 h 30 min"),
+            (1_276_469_864, "14 d 18 h 34 min 29.864 s"),
+        ] {
+            assert_eq!(elapsed(Ticks::from_millis(millis)), expected);
+        }
+    }
 }

@@ -212,7 +212,9 @@ impl Client {
         };
         // The detail names the missing thing.
         let title = if status == StatusCode::NOT_FOUND { String::new() } else { format!("{title}: ") };
-        plain(&format!("{title}{detail}{cure}"))
+        let text = format!("{title}{detail}{cure}");
+        // The findings of a policy file are lines.
+        text.lines().map(plain).collect::<Vec<_>>().join("\n")
     }
 
     fn unreachable(&self, error: &io::Error) -> String {

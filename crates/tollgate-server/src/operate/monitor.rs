@@ -17,10 +17,9 @@ use crate::SUCCESS;
 use crate::cli::{GivenAttribute, TailArguments, TailVerdict, TopArguments, TopSorting};
 use crate::console::{Console, Style};
 use crate::disk::plain_cause;
-use crate::text::{plain, shown};
+use crate::text::{plain, shown, unknown_name};
 use crate::time_text::duration;
 use tollgate::CredentialDigest;
-use tollgate::policy::source::nearest;
 
 /// How often `top` is drawn, and how long `tail --once` watches.
 const FRAME: Duration = Duration::from_secs(1);
@@ -95,12 +94,7 @@ fn are_known(given: &[String], answer: &Value) -> Result<(), String> {
     let Some(unknown) = given.iter().find(|name| !names.is_empty() && !names.contains(&name.as_str())) else {
         return Ok(());
     };
-    let meant = nearest(unknown, names.iter().copied()).map(|meant| format!("; did you mean {meant}?"));
-    let meant = meant.unwrap_or_default();
-    Err(format!(
-        "--limit: the policy has no limit {unknown:?}{meant}; accepted: {}",
-        plain(&names.join(", "))
-    ))
+    Err(plain(&unknown_name(&format!("--limit: the policy has no limit {unknown:?}"), unknown, &names)))
 }
 
 /// The last counts of each key: all decisions, and those of each source.
@@ -232,7 +226,7 @@ impl TopFrame<'_> {
             self.since(key).map_or_else(|| "-".to_owned(), |rate| rate.to_string()),
             painted("denied", Style::Bad),
             painted("would_deny", Style::Doubtful),
-            format!("{} %", percent(count(key, "denied"), key)),
+            format!("{} %", percent(denials(key), key)),
             decided(key, self.before.get(&named(key)).map(|(_, sources)| sources)),
             cell(text(key, "key")),
         ];
@@ -248,9 +242,9 @@ impl TopFrame<'_> {
         let (decisions, denied) = (sum(&|key| count(key, "decisions")), sum(&|key| count(key, "denied")));
         let rate = sum(&|key| self.since(key).unwrap_or(0));
         let rate = if self.before.is_empty() { "-".to_owned() } else { rate.to_string() };
-        let share = denied.saturating_mul(100).checked_div(decisions).unwrap_or(0);
-        let keys = format!("{} keys", keys.len());
+        let share = sum(&denials).saturating_mul(100).checked_div(decisions).unwrap_or(0);
         let would_deny = sum(&|key| count(key, "would_deny")).to_string();
+        let keys = format!("{} keys", keys.len());
         let mut texts = vec!["total".to_owned(), decisions.to_string(), rate, denied.to_string(), would_deny];
         texts.extend([format!("{share} %"), String::new(), keys]);
         if self.arguments.denied {
@@ -510,9 +504,9 @@ mod tests {
             seen,
             "T  http://127.0.0.1:8080  decisions since 00:01:56Z  (q to leave)\n\n\
              limit    decisions  last second  denied  would deny  share  source      key\n\
-             per-key  130        30           25      3           19 %   lease 90 %  k\\u{1b}[2J\n\
+             per-key  130        30           25      3           21 %   lease 90 %  k\\u{1b}[2J\n\
              all      90         0            0       0           0 %    -\n\
-             total    220        30           25      3           11 %               2 keys\n\
+             total    220        30           25      3           12 %               2 keys\n\
              a request counts once for each limit that applies to it\n"
         );
         // The first frame covers everything counted so far. A frame without new requests repeats the earlier source.

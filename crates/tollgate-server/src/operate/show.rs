@@ -448,7 +448,10 @@ pub(super) fn audit(answer: &Value, console: &mut Console) {
     };
     let row = |entry: &Value| titles.iter().map(|name| shown(name, entry)).collect();
     let rows: Vec<Vec<String>> = list(answer, "entries").iter().map(row).collect();
-    lines(&titles, &rows, console);
+    match rows.is_empty() {
+        true => console.line("no operator has changed anything yet"),
+        false => lines(&titles, &rows, console),
+    }
     nodes(answer, "the actions on", console);
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::console::Cut;
+use crate::console::{Cut, columns};
 use crate::text::plain;
 
 /// Maximum length of a cell, in characters.
@@ -32,45 +32,11 @@ pub(crate) fn table(titles: &[&str], rows: &[Vec<String>], at: Option<Cut>) -> V
             let _ = write!(line, "{cell}{:missing$}  ", "");
         }
         let line = line.trim_end().to_owned();
-        at.map_or_else(|| line.clone(), |at| cut(&line, at))
+        at.map_or_else(|| line.clone(), |at| at.fitted(&line))
     };
     let mut lines = vec![line(&mut titles.iter().copied())];
     lines.extend(rows.iter().map(|row| line(&mut row.iter().map(String::as_str))));
     lines
-}
-
-/// The columns that a text takes on a terminal: its characters without the codes of colours.
-fn columns(text: &str) -> usize {
-    let mut is_code = false;
-    let is_seen = |letter: char| {
-        let was_code = is_code;
-        is_code = (is_code && letter != 'm') || letter == '\u{1b}';
-        !was_code && !is_code
-    };
-    text.chars().map(is_seen).filter(|is_seen| *is_seen).count()
-}
-
-/// A line that fits the width. Codes of colours are kept, so that none is left open.
-fn cut(line: &str, Cut { width, mark }: Cut) -> String {
-    if columns(line) <= width {
-        return line.to_owned();
-    }
-    let (mut text, mut seen, mut is_code) = (String::new(), 0, false);
-    for letter in line.chars() {
-        let was_code = is_code;
-        is_code = (is_code && letter != 'm') || letter == '\u{1b}';
-        if was_code || is_code {
-            text.push(letter);
-            continue;
-        }
-        seen += 1;
-        if seen < width {
-            text.push(letter);
-        } else if seen == width {
-            text.push(mark);
-        }
-    }
-    text
 }
 
 #[cfg(test)]

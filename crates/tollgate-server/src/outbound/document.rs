@@ -12,6 +12,7 @@ use tollgate_gateway::{ClientPlan, Target};
 use tollgate_outbound::{Call, Preset};
 
 use super::estimate::{CostUnit, INPUT_TOKENS, MAX_TOKENS};
+use crate::text::unknown_name;
 use crate::time_text;
 
 /// The attribute that has the name of the provider.
@@ -147,8 +148,8 @@ fn provider(
     let preset = document.preset.and_then(|name| {
         let preset = Preset::named(&name);
         if preset.is_none() {
-            let known = Preset::ALL.map(|preset| preset.name()).join(", ");
-            report(format!("preset: {name:?} is not known; accepted: {known}"));
+            let known = Preset::ALL.map(|preset| preset.name());
+            report(unknown_name(&format!("preset: {name:?} is not known"), &name, &known));
         }
         preset
     });
@@ -291,7 +292,7 @@ pub(super) mod tests {
             "outbound.providers.a.url: \"ftp://x\" is not complete; accepted: ",
             "outbound.providers.b.prefix: \"b\" is not accepted; accepted: a plain path such as /b",
             "outbound.providers.b.url: \"http://x?q\" has a query",
-            "outbound.providers.c.preset: \"opnai\" is not known; accepted: anthropic, ",
+            "outbound.providers.c.preset: \"opnai\" is not known; did you mean openai? accepted: anthropic, ",
             "outbound.providers.c.timeouts.response: not a duration; accepted: ",
             "outbound.providers.d.prefix: it is another provider's",
             "outbound.providers.e f.name: accepted: ",

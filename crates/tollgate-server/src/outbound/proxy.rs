@@ -121,8 +121,10 @@ impl OutboundProxy {
 /// The number of calls by what became of them, and what waits, is under way and is frozen now.
 fn samples(provider: &Provider) -> Vec<Sample> {
     let Report { totals, buckets } = provider.outbound.report();
-    // A call may wait for several buckets, so their numbers do not add up.
-    let most = |count: fn(&BucketReport) -> u64| buckets.iter().map(count).max().unwrap_or(0);
+    // A call waits for one bucket at a time.
+    let waiting = buckets.iter().map(|bucket| bucket.waiting as u64).sum();
+    let of_all_calls = buckets.iter().filter(|bucket| bucket.counts_all_calls);
+    let in_flight = of_all_calls.map(|bucket| bucket.in_flight).sum();
     // A shared store brings freezes of other providers as well.
     let is_frozen = |bucket: &&BucketReport| bucket.frozen.is_some() && bucket.owner == provider.host_name;
     let numbers = [
@@ -133,8 +135,8 @@ fn samples(provider: &Provider) -> Vec<Sample> {
         (&names::OUTBOUND_THROTTLED, totals.throttled),
         (&names::OUTBOUND_FAILED, totals.failed),
         (&names::OUTBOUND_RETRIES, totals.retries),
-        (&names::OUTBOUND_WAITING, most(|bucket| bucket.waiting as u64)),
-        (&names::OUTBOUND_IN_FLIGHT, most(|bucket| bucket.in_flight)),
+        (&names::OUTBOUND_WAITING, waiting),
+        (&names::OUTBOUND_IN_FLIGHT, in_flight),
         (&names::OUTBOUND_FROZEN, buckets.iter().filter(is_frozen).count() as u64),
     ];
     let label = Some((names::label::PROVIDER, provider.label));

@@ -338,15 +338,15 @@ mod tests {
             ),
             (
                 "policy: p\ncase: []\ncases: x".to_owned(),
-                "t.yaml:2:1: case: unknown field; did you mean cases?; accepted: policy, start, cases\nt.yaml:3:8: cases: is a text; accepted: a list of cases",
+                "t.yaml:2:1: case: unknown field; did you mean cases? accepted: policy, start, cases\nt.yaml:3:8: cases: is a single value; accepted: a list of cases",
             ),
             (
                 case("expects: allow"),
-                "t.yaml:5:6: cases[0] \"a\".requests[0].expects: unknown field; did you mean expect?; accepted: at, attributes, cost, repeat, every, expect, limit, remaining, retry_after, wait, no_limit_applies",
+                "t.yaml:5:6: cases[0] \"a\".requests[0].expects: unknown field; did you mean expect? accepted: at, attributes, cost, repeat, every, expect, limit, remaining, retry_after, wait, no_limit_applies",
             ),
             (
                 case("expect: alow"),
-                "t.yaml:5:14: cases[0] \"a\".requests[0].expect: alow is unknown; did you mean allow?; accepted: allow, deny, wait, never",
+                "t.yaml:5:14: cases[0] \"a\".requests[0].expect: alow is unknown; did you mean allow? accepted: allow, deny, wait, never",
             ),
             (
                 case("expect: allow, repeat: 0"),

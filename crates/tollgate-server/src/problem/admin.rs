@@ -20,7 +20,7 @@ pub(crate) enum AdminProblem {
     NotAllowed,
     /// The policy has no such limit, or there is no such comparison.
     Unknown,
-    /// It cannot be done as things are.
+    /// The state of the server does not allow it.
     Conflict,
     /// The candidate is no policy.
     WrongPolicy,
@@ -42,7 +42,7 @@ impl AdminProblem {
             }
             AdminProblem::NotAllowed => Type::new(403, "not-allowed", "The token's role may not do this"),
             AdminProblem::Unknown => Type::new(404, "unknown", "There is no such thing"),
-            AdminProblem::Conflict => Type::new(409, "conflict", "It cannot be done as things are"),
+            AdminProblem::Conflict => Type::new(409, "conflict", "The server cannot do this now"),
             AdminProblem::WrongPolicy => Type::new(422, "wrong-policy", "The candidate is not a policy"),
             AdminProblem::TooManyWatchers => {
                 Type::new(503, "too-many-watchers", "Too many live views are open")

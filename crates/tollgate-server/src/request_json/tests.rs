@@ -37,7 +37,7 @@ fn refusals_name_field_and_cure() {
     let cases = [
         (
             r#"{"attributes":{},"cots":1}"#,
-            "unknown field \"cots\"; accepted: attributes and cost (line 1, column 23)",
+            "unknown field \"cots\"; did you mean cost? accepted: attributes and cost (line 1, column 23)",
         ),
         (r#"{"attributes":{},"ttl_ms":1}"#, "unknown field \"ttl_ms\"; accepted: attributes and cost (line"),
         (r#"{"attributes":{},"attributes":{}}"#, "attributes: given twice"),
@@ -76,10 +76,10 @@ fn refusals_name_field_and_cure() {
         (r#"{"attributes":{"a":{"b":1}}}"#, "attributes.\"a\": an object is not accepted"),
         (r#"{"attributes":[]}"#, "an array is not accepted; accepted: `attributes` as an object"),
         (r#"[]"#, "an array is not accepted; accepted: an object with attributes and cost"),
-        (r#"{"attributes":{}} x"#, "not valid JSON: trailing characters"),
-        (r#"{"attributes":{},"cost":NaN}"#, "expected value"),
+        (r#"{"attributes":{}} x"#, "not valid JSON: there is more text behind its end"),
+        (r#"{"attributes":{},"cost":NaN}"#, "a value is expected here"),
         (r#"{"attributes":{},"cost":01}"#, "invalid number"),
-        (r#"{"attributes":{},"cost":+1}"#, "expected value"),
+        (r#"{"attributes":{},"cost":+1}"#, "a value is expected here"),
         (r#"{"attributes":{},"cost":99999999999999999999999}"#, "cost: 1e23 is not accepted"),
         (r#"{"attributes":{},"cost":1e999}"#, "number out of range"),
         (
@@ -88,15 +88,15 @@ fn refusals_name_field_and_cure() {
         ),
         (r#"{"attributes":{"a":"\ud800"}}"#, "unexpected end of hex escape"),
         ("{\"attributes\":{\"a\":\"\u{1}\"}}", "control character"),
-        ("\u{feff}{\"attributes\":{}}", "expected value"),
-        (r#"{"attributes":{},}"#, "trailing comma"),
-        (r#"{'attributes':{}}"#, "key must be a string"),
-        (r#"{"attributes":{}}/**/"#, "trailing characters"),
-        (r#"{"attributes":{}}{"attributes":{}}"#, "trailing characters"),
+        ("\u{feff}{\"attributes\":{}}", "a value is expected here"),
+        (r#"{"attributes":{},}"#, "a comma with nothing behind it"),
+        (r#"{'attributes':{}}"#, "a field's name is expected here"),
+        (r#"{"attributes":{}}/**/"#, "there is more text behind its end"),
+        (r#"{"attributes":{}}{"attributes":{}}"#, "there is more text behind its end"),
         ("", "the body is empty; accepted: an object with attributes and cost"),
         (
             "api_key=k",
-            "not valid JSON: expected value (line 1, column 1); accepted: an object with attributes and cost",
+            "not valid JSON: a value is expected here (line 1, column 1); accepted: an object with attributes and cost",
         ),
     ];
     for (body, expected) in cases {

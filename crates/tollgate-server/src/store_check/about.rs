@@ -70,11 +70,11 @@ fn part(node: &Node, kind: Deployment) -> Vec<CheckFinding> {
     let mut lines = Vec::new();
     match (kind, is_cluster) {
         (Deployment::Cluster, false) => lines.push(
-            CheckFinding::new(Mark::Fail, "part", "it is no cluster: cluster-enabled is off")
+            CheckFinding::new(Mark::Fail, "role", "it is no cluster: cluster-enabled is off")
                 .cured_by("write redis://, or redis-sentinel://"),
         ),
         (Deployment::Single | Deployment::Sentinel, true) => lines.push(
-            CheckFinding::new(Mark::Fail, "part", "it is part of a cluster, which keeps most keys elsewhere")
+            CheckFinding::new(Mark::Fail, "role", "it is part of a cluster, which keeps most keys elsewhere")
                 .cured_by("write redis-cluster://"),
         ),
         _ => {}
@@ -82,12 +82,12 @@ fn part(node: &Node, kind: Deployment) -> Vec<CheckFinding> {
     if node.field("redis_mode") == Some("sentinel") {
         let cure = "write redis-sentinel://HOST:26379/SERVICE";
         return vec![
-            CheckFinding::new(Mark::Fail, "part", "it is a sentinel, which keeps no counters").cured_by(cure),
+            CheckFinding::new(Mark::Fail, "role", "it is a sentinel, which keeps no counters").cured_by(cure),
         ];
     }
     match node.field("role") {
         Some("master") if lines.is_empty() => {
-            lines.push(CheckFinding::ok("part", "it is a primary, and takes writes"))
+            lines.push(CheckFinding::ok("role", "it is a primary, and takes writes"))
         }
         Some("master") => {}
         Some(role) => {
@@ -96,7 +96,7 @@ fn part(node: &Node, kind: Deployment) -> Vec<CheckFinding> {
                 .map_or("its primary".to_owned(), |(host, port)| format!("its primary, {host}:{port}"));
             let cure = format!("name {primary}; or let sentinels tell: redis-sentinel://HOST:26379/SERVICE");
             lines.push(
-                CheckFinding::new(Mark::Fail, "part", format!("it is a {role}, which takes no writes"))
+                CheckFinding::new(Mark::Fail, "role", format!("it is a {role}, which takes no writes"))
                     .cured_by(cure),
             );
         }
@@ -104,7 +104,7 @@ fn part(node: &Node, kind: Deployment) -> Vec<CheckFinding> {
     }
     if number(node, "loading") == 1 {
         lines.push(
-            CheckFinding::new(Mark::Fail, "part", "it still reads its data, and answers nothing else")
+            CheckFinding::new(Mark::Fail, "role", "it still reads its data, and answers nothing else")
                 .cured_by("wait; `INFO persistence` tells how far it is"),
         );
     }

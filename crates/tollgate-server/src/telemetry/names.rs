@@ -143,9 +143,9 @@ metrics! {
         "Calls to which the provider answered with an error of its own.";
     OUTBOUND_RETRIES: Counter "tollgate_outbound_retries_total", "Attempts of calls after the first.";
     OUTBOUND_WAITING: Gauge "tollgate_outbound_waiting",
-        "Calls that wait now, at the bucket where most wait.";
+        "Calls that wait now.";
     OUTBOUND_IN_FLIGHT: Gauge "tollgate_outbound_in_flight",
-        "Calls that are under way now, at the bucket with most of them.";
+        "Calls that are under way now.";
     OUTBOUND_FROZEN: Gauge "tollgate_outbound_frozen",
         "Buckets of the provider to which no calls are sent now.";
     WAITING: Gauge "tollgate_waiting_requests",

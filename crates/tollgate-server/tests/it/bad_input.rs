@@ -19,7 +19,7 @@ fn wrong_bodies_are_refused_and_change_nothing() {
         (b"", "the body is empty; accepted: an object with attributes and cost"),
         (b"{", "not valid JSON: it ends too early"),
         (b"null", "null is not accepted; accepted: an object with attributes and cost"),
-        (br#"{"attributes":{"api_key":"k"}}{}"#, "trailing characters"),
+        (br#"{"attributes":{"api_key":"k"}}{}"#, "there is more text behind its end"),
         (br#"{"cost":1}"#, "attributes: missing"),
         (
             br#"{"attributes":{"api_key":"k"},"price":1}"#,
@@ -35,7 +35,7 @@ fn wrong_bodies_are_refused_and_change_nothing() {
         (br#"{"attributes":{"api_key":"k"},"cost":9007199254740992}"#, "from 0 to 9007199254740991"),
         (br#"{"attributes":{"api_key":"k"},"cost":99999999999999999999999}"#, "cost: 1e23"),
         (br#"{"attributes":{"api_key":"k"},"cost":1e999}"#, "number out of range"),
-        (br#"{"attributes":{"api_key":"k"},"cost":NaN}"#, "expected value"),
+        (br#"{"attributes":{"api_key":"k"},"cost":NaN}"#, "a value is expected here"),
         (br#"{"attributes":{"api_key":"k"},"cost":"1"}"#, "cost: text is not accepted"),
         (
             br#"{"attributes":{"api_key":true}}"#,

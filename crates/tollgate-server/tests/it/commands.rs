@@ -11,7 +11,7 @@ fn check_explains_a_policy() {
     let expected = "\
 <stdin>: 2 limits
   per-key: each api_key may make 100 requests a second on average, 200 at once and at most 300 in any second
-  all: each tenant may make 100 requests a second on average, 100 at once and at most 200 in any second; enforced for 0% of keys, only counted for the others
+  all: each tenant may make 100 requests a second on average, 100 at once and at most 200 in any second; enforced for 0 % of keys, only counted for the others
 ";
     assert_eq!(stdout(&output), expected);
     assert!(stderr(&output).starts_with("<stdin>:3:"), "{}", stderr(&output));
@@ -69,7 +69,7 @@ fn check_looks_at_every_file() {
     let empty = empty.to_str().unwrap();
     let output = run(&["policy", "check", "no-such-file.yaml", "-", empty, good], b"\x7fELF\x02\xd0\xff\0");
     std::fs::remove_dir(empty).unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2), "one could not be read");
     assert!(stdout(&output).starts_with(&format!("{good}: 7 limits\n  per-key: ")), "{}", stdout(&output));
     let problems = stderr(&output);
     let lines: Vec<&str> = problems.lines().collect();
@@ -123,10 +123,10 @@ fn decide_shows_a_limit_at_work() {
     assert_eq!(output.status.code(), Some(1));
     let expected = "\
 request        time  verdict                   per-key  (watched)
-      1     +0.000s  allow                     1/2      0/1
-      2     +0.200s  allow                     0/2      0/1 *
-      3     +0.400s  deny, retry in 100 ms     0/2 *    0/1 *
-      4     +0.600s  allow                     0/2      0/1 *
+      1        +0 s  allow                     1/2      0/1
+      2      +0.2 s  allow                     0/2      0/1 *
+      3      +0.4 s  deny, retry in 100 ms     0/2 *    0/1 *
+      4      +0.6 s  allow                     0/2      0/1 *
 
 Each limit shows what remains of how much.
 * refused by this limit
@@ -191,4 +191,7 @@ fn decide_says_when_no_limit_applies() {
         run(&["decide", "--policy", "-", "unused=value"], b"limits: [{name: a, by: [b], rate: 1/s}]");
     assert_eq!(output.status.code(), Some(0));
     assert!(stdout(&output).contains("No limit applies to these attributes"), "{}", stdout(&output));
+    assert_eq!(stderr(&output), "tollgate: warning: no limit uses unused\n");
+    let misspelt = stderr(&run(&["decide", "api_kye=k1"], b""));
+    assert_eq!(misspelt, "tollgate: warning: no limit uses api_kye; did you mean api_key?\n");
 }

@@ -218,7 +218,7 @@ fn directories() {
 
     let mixed = Directory::new("mixed", &[("a.yaml", ENVOY), ("b.yaml", LIMITADOR)]);
     let output = run(&["policy", "check", mixed.path()], b"");
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2), "it cannot be read as one policy");
     assert!(stderr(&output).contains("its files have different formats: "), "{}", stderr(&output));
 
     let native = Directory::new("native", &[("policy.yaml", crate::program::SLOW_POLICY)]);
@@ -367,7 +367,7 @@ descriptors:
         "rate: deny\n    mode: shadow\n",
         "NOT CONVERTED: without a limit everything passes",
         "NOT CONVERTED: CEL cannot name the attribute x-y",
-        "now possible: `algorithm: sliding-window` never admits more than 10 in any minute",
+        "now possible: `algorithm: sliding-window` never admits more than the rate in any period",
         "now possible: `align: calendar`",
     ] {
         assert!(text.contains(expected), "{expected}\n{text}");

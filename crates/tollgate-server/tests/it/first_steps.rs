@@ -284,6 +284,11 @@ fn shells_and_manuals() {
     {
         assert!(stdout(&run(&["completions", shell], b"")).contains(expected), "{shell}");
     }
+    let fish = stdout(&run(&["completions", "fish"], b""));
+    assert!(
+        fish.contains("-n \"__fish_seen_subcommand_from init\" -f -a \"api login llm gateway\""),
+        "{fish}"
+    );
     let folder = Scratch::new();
     let directory = folder.text("man");
     assert_eq!(run(&["man", &directory], b"").status.code(), Some(0));

@@ -106,7 +106,7 @@ fn the_guide_is_true() {
         }
     }
     assert_eq!(last.compared, 2);
-    assert!(outbound.metric("waited_total") >= 5 && outbound.metric("refused_total") == 1);
+    assert!(outbound.metric("waited_total") > 0 && outbound.metric("refused_total") == 1);
 }
 
 /// The path loses its prefix and gets the base of the URL; the API sees its own host, the body and the credential, and neither the
@@ -311,7 +311,7 @@ fn a_provider_has_attributes() {
 fn calls_in_flight_have_a_bound() {
     let upstream = Upstream::start();
     let section = format!(
-        "outbound: {{providers: {{api: {{url: 'http://{}', connections: 1, timeouts: {{connect: 50ms}}}}}}}}",
+        "outbound: {{providers: {{api: {{url: 'http://{}', connections: 1, timeouts: {{connect: 500ms}}}}}}}}",
         upstream.address
     );
     let outbound = Outbound::start("outbound-bound", &section, &[]);

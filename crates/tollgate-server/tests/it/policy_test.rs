@@ -84,7 +84,7 @@ fn an_untestable_policy_is_an_error() {
         (
             case("expect: allow, limit: per-kye"),
             &[][..],
-            "policy.test.yaml:2:53: cases[0] \"a\".requests[0].limit: the policy has no limit per-kye; did you mean per-key?; accepted: per-key, search\n",
+            "policy.test.yaml:2:53: cases[0] \"a\".requests[0].limit: the policy has no limit per-kye; did you mean per-key? accepted: per-key, search\n",
         ),
         (case("expect: yes"), &[], "accepted: allow, deny, wait, never\n"),
         (case("expect: allow"), &["--policy", "none.yaml"], "none.yaml: no such file; check the path\n"),

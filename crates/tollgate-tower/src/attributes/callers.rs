@@ -378,7 +378,7 @@ mod tests {
             (5, "has no credential"),
             (6, "is read from every request"),
             (7, "a second credential"),
-            (8, "is a text"),
+            (8, "is a single value"),
             (9, "is a list"),
             (10, "is empty"),
             (11, "a value of 0 bytes"),

@@ -52,7 +52,12 @@ pub(crate) fn finish(policy: Option<Policy>, report: Report) -> Result<Policy, F
 }
 
 fn read(root: &Node, report: &mut Report) -> Option<Policy> {
-    let fields = Fields::of(root, "", "a table with `limits:`", report)?;
+    if !matches!(root.tree, Tree::Table(_)) {
+        let problem = Problem::new(format!("the file is {}", root.kind()), "a table with `limits:`");
+        report.error(root.at, "", problem);
+        return None;
+    }
+    let fields = Fields::of(root, "", "", report)?;
     fields.only(&FIELDS, report);
     let domain = domain(fields, report);
     let vocabulary = attributes::read(fields, report);

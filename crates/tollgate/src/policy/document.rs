@@ -63,7 +63,7 @@ impl Node {
     pub fn kind(&self) -> &'static str {
         match self.tree {
             Tree::Empty => "no value",
-            Tree::Text(_) => "a text",
+            Tree::Text(_) => "a single value",
             Tree::List(_) => "a list",
             Tree::Table(_) => "a table",
         }
@@ -414,10 +414,10 @@ fn untagged(tag: Option<&Tag>, at: Position) -> Step<()> {
             // `method: !GET` is a tag in YAML, but its author means a negation.
             let is_word = !tag.starts_with("!!") && !value.is_empty();
             let accepted = match is_word {
-                true => format!("values without tags; {{ not: {value} }} in a condition"),
+                true => format!("{{ not: {value} }} in a condition"),
                 false => "values without tags".to_owned(),
             };
-            stop(at, format!("the tag {tag}"), accepted)
+            stop(at, format!("{tag} is a tag of YAML"), accepted)
         }
     }
 }

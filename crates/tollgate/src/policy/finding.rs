@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::credential::CredentialAttributes;
 use crate::problem::QUOTED_MAX;
+use crate::problem::explained;
 pub use crate::problem::{Problem, quoted};
 
 /// Most findings of a report. The rest are only counted, so that the report stays readable.
@@ -70,8 +71,7 @@ impl fmt::Display for Finding {
         if !self.field.is_empty() {
             f.write_str(": ")?;
         }
-        f.write_str(&self.message)?;
-        if self.accepted.is_empty() { Ok(()) } else { write!(f, "; accepted: {}", self.accepted) }
+        f.write_str(&explained(&self.message, &self.accepted))
     }
 }
 
@@ -283,18 +283,24 @@ pub fn nearest<'c>(text: &str, candidates: impl IntoIterator<Item = &'c str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// How many letters must be added, dropped or changed to make one word the other.
+/// How many letters must be added, dropped, changed or swapped with their neighbour to make one word the other.
 fn edits(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().flat_map(char::to_lowercase).collect();
+    let [one, other] =
+        [one, other].map(|word| word.chars().flat_map(char::to_lowercase).collect::<Vec<char>>());
+    // Two rows of the table of distances between the beginnings of both words, and the one that is made of them.
+    let mut before: Vec<usize> = Vec::new();
     let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (i, a) in one.chars().flat_map(char::to_lowercase).enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
+    for (i, &a) in one.iter().enumerate() {
+        let mut next = vec![i + 1];
         for (j, &b) in other.iter().enumerate() {
-            let changed = diagonal + usize::from(a != b && !(a == '-' && b == '_'));
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
+            let changed = row[j] + usize::from(a != b && !(a == '-' && b == '_'));
+            let mut least = changed.min(next[j] + 1).min(row[j + 1] + 1);
+            if i > 0 && j > 0 && a == other[j - 1] && one[i - 1] == b {
+                least = least.min(before[j - 1] + 1);
+            }
+            next.push(least);
         }
+        before = std::mem::replace(&mut row, next);
     }
     row[other.len()]
 }
@@ -322,6 +328,7 @@ mod tests {
     #[test]
     fn the_nearest_candidate_is_suggested_only_when_near() {
         assert_eq!(nearest("rats", ["rate", "burst"]), Some("rate"));
+        assert_eq!(nearest("cots", ["attributes", "cost"]), Some("cost"), "neighbours that changed places");
         assert_eq!(nearest("on-store-failure", ["on_store_failure"]), Some("on_store_failure"));
         assert_eq!(nearest("colour", ["rate", "burst"]), None);
     }

@@ -256,7 +256,7 @@ impl Limit {
         let mode = match (self.mode, self.enforce_percent) {
             (Mode::Enforce, 100) => String::new(),
             (Mode::Enforce, percent) => {
-                format!("; enforced for {percent}% of keys, only counted for the others")
+                format!("; enforced for {percent} % of keys, only counted for the others")
             }
             (Mode::Shadow, _) => "; only counted, never denied (shadow)".to_owned(),
             (Mode::Off, _) => "; switched off".to_owned(),

@@ -127,7 +127,7 @@ fn sentences_and_findings() {
     assert!(findings("rate: 1/s, failures: [401]").contains("count: failures with it"));
     assert!(findings("rate: 1/s, count: failures, failures: []").contains("an empty list counts nothing"));
     assert!(findings("rate: 1/s, count: failures, failures: [abc]").contains("abc is not a status"));
-    assert!(findings("rate: 1/s, count: failures, failures: 401").contains("failures: is a text"));
+    assert!(findings("rate: 1/s, count: failures, failures: 401").contains("failures: is a single value"));
     assert!(findings("rate: 1/s, count: failure").contains("did you mean failures?"));
     let leaky = findings("rate: 1/s, algorithm: leaky-bucket, count: failures");
     assert!(

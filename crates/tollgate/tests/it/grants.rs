@@ -386,7 +386,7 @@ fn mismatched_tiers_are_reported() {
         Err(findings) => findings.to_string(),
     };
     let cases = [
-        ("tier_by: [a, b], tiers: {x: 1/s}", "tiers.x: is a text; accepted: a table by b, such as"),
+        ("tier_by: [a, b], tiers: {x: 1/s}", "tiers.x: is a single value; accepted: a table by b, such as"),
         ("tier_by: [a, b], tiers: {x: {}}", "tiers.x: is empty"),
         ("tier_by: [a, b], tiers: {x: {y: {z: 1/s}}}", "tiers.x.y: is a table"),
         ("tier_by: a, tiers: {x: {y: 1/s}}", "is a table, and tier_by names one attribute"),

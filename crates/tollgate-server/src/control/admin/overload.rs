@@ -15,6 +15,7 @@ use super::wording::remarked;
 use crate::control::ControlPlane;
 use crate::problem::AdminProblem;
 use crate::problem::Problem;
+use crate::text::unknown_name;
 
 /// The name of all controllers together.
 const ALL: &str = "all";
@@ -80,9 +81,9 @@ impl ControlPlane {
         }
         let named = Controller::ALL.into_iter().find(|controller| controller.as_str() == name);
         named.and_then(|controller| shedder.switch(controller, &mut tell)).ok_or_else(|| {
-            let there: Vec<&str> =
-                shedder.reports().iter().map(|report| report.controller.as_str()).collect();
-            let detail = format!("there is no controller {name:?}; accepted: {ALL}, {}", there.join(", "));
+            let there = shedder.reports().into_iter().map(|report| report.controller.as_str());
+            let known: Vec<&str> = std::iter::once(ALL).chain(there).collect();
+            let detail = unknown_name(&format!("there is no controller {name:?}"), name, &known);
             Problem::of_admin(AdminProblem::Unknown, detail)
         })
     }

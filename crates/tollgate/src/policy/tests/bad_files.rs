@@ -20,9 +20,9 @@ const ERRORS: &[Case] = &[
     // The file as a whole.
     Case { file: "", found: &["policy.yaml:1:1: the file is empty"] },
     Case { file: "# nothing\n", found: &["the file is empty"] },
-    Case { file: "- 1\n", found: &["policy.yaml:1:1: is a list; accepted: a table with `limits:`"] },
+    Case { file: "- 1\n", found: &["policy.yaml:1:1: the file is a list; accepted: a table with `limits:`"] },
     Case { file: "domain: x\n", found: &["1:1: limits: missing"] },
-    Case { file: "limits: 5\n", found: &["1:9: limits: is a text; accepted: a list of limits"] },
+    Case { file: "limits: 5\n", found: &["1:9: limits: is a single value; accepted: a list of limits"] },
     Case { file: "limits: {}\n", found: &["1:9: limits: is a table"] },
     Case { file: "limits: [\n", found: &["not YAML"] },
     Case { file: "limits: []\n---\nlimits: []\n", found: &["policy.yaml:2:1: a second document"] },
@@ -37,12 +37,15 @@ const ERRORS: &[Case] = &[
     Case { file: "limits: []\ndomain:\n", found: &["warning", "domain: has no value"] },
     Case { file: "limits: *undefined\n", found: &["not YAML"] },
     Case { file: "a: &a [*a]\nlimits: []\n", found: &["1:8: a[0]: this alias is part of the value"] },
-    Case { file: "limits: !!seq []\n", found: &["limits: the tag !!seq; accepted: values without tags"] },
+    Case {
+        file: "limits: !!seq []\n",
+        found: &["limits: !!seq is a tag of YAML; accepted: values without tags"],
+    },
     Case {
         file: "limits: []\nshard_by: ''\n",
         found: &["warning", "2:11: shard_by: \"\" cannot be the name"],
     },
-    Case { file: "limits: [5]\n", found: &["1:10: limits[0]: is a text; accepted: a table"] },
+    Case { file: "limits: [5]\n", found: &["1:10: limits[0]: is a single value; accepted: a table"] },
     // Names.
     Case { file: "limits: [{rate: 1/s}]\n", found: &["1:10: limits[0].name: missing"] },
     Case { file: "limits: [{name: '', rate: 1/s}]\n", found: &["1:17: limits[0] \"\".name: \"\" cannot be"] },

@@ -154,7 +154,7 @@ fn conditions_that_never_apply_are_refused() {
             "when: {method: '!GET'}",
             "when.method: !GET is not how `not` is written; accepted: method: { not: GET }",
         ),
-        ("when: {method: !GET}", "the tag !GET; accepted: values without tags; { not: GET } in a condition"),
+        ("when: {method: !GET}", "!GET is a tag of YAML; accepted: { not: GET } in a condition"),
         ("when: {path: \"~ ^/v[0-9]/\"}", "accepted: when: \"path.matches('^/v[0-9]/')\""),
         ("when: {path: {prefix: /v1}}", "when.path: prefix is no way of matching here; accepted: path: /v1*"),
         ("when: {path: {regex: ^/v1}}", "accepted: when: \"path.matches('^/v1')\""),
@@ -225,7 +225,7 @@ fn declared_names_are_the_only_ones() {
     }
     for (file, said) in [
         ("attributes: [a]\nshard_by: b\nlimits: []", "shard_by: b is not declared"),
-        ("attributes: a\nlimits: []", "attributes: is a text; accepted: a list of names"),
+        ("attributes: a\nlimits: []", "attributes: is a single value; accepted: a list of names"),
         ("attributes: [a, a]\nlimits: []", "attributes[1]: a is named twice"),
         (
             "attributes: [{a: number}]\nlimits: []",

@@ -149,6 +149,22 @@ fn every_field_is_on_the_reference_page() {
     }
 }
 
+/// Maximum number of words of a page, without its code.
+const WORDS_MAX: usize = 2_000;
+/// References: readers look things up in them.
+const REFERENCES: [&str; 5] = ["accuracy.md", "admin.md", "config.md", "faults.md", "metrics.md"];
+
+/// A page is read in ten minutes, unless it is a reference.
+#[test]
+fn pages_are_short() {
+    let is_page = |page: &Page| page.folder.ends_with("docs") || page.name == "README.md";
+    for page in pages().iter().filter(|page| is_page(page) && !REFERENCES.contains(&page.name.as_str())) {
+        let code: usize = blocks(&page.text).iter().map(|block| block.text.split_whitespace().count()).sum();
+        let words = page.text.split_whitespace().count() - code;
+        assert!(words <= WORDS_MAX, "{} has {words} words", page.name);
+    }
+}
+
 /// Links inside the repository lead to files that exist.
 #[test]
 fn links_lead_somewhere() {

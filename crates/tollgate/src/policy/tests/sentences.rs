@@ -76,7 +76,7 @@ fn limits_read_as_sentences() {
         (
             "by: [k], rate: 1/s, enforce_percent: 5, on_store_failure: allow",
             "each k may make 1 request a second on average, 1 at once and at most 2 in any second; \
-             while the store fails every request passes for 1 s, up to 4 times this node's share, then by this node's share; enforced for 5% of keys, only counted for the others",
+             while the store fails every request passes for 1 s, up to 4 times this node's share, then by this node's share; enforced for 5 % of keys, only counted for the others",
         ),
         (
             "rate: 1/s, on_store_failure: {first: local, deny_after: 60s}",

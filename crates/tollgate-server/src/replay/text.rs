@@ -209,7 +209,8 @@ fn show_limit(limit: &LimitReport, limits: usize, console: &mut Console) {
 /// The burst that would have denied no request; where stamps are whole seconds, also the one that would have been too small.
 pub(super) fn burst_for_none(limit: &LimitReport) -> Option<String> {
     let burst = limit.burst_for_none?;
-    let few = limit.burst_for_none_range.filter(|range| range.low < burst);
+    // There is no burst below one.
+    let few = limit.burst_for_none_range.filter(|range| range.low > 1 && range.low < burst);
     let few = few.map_or_else(String::new, |range| format!(", and one below {} at least one", range.low));
     Some(format!("a burst of {burst} would have denied no request at this rate{few}"))
 }

@@ -341,7 +341,7 @@ fn two_policies_are_compared() {
         (against.newly_denied.requests, against.newly_denied.clients, against.freed.requests),
         (2, 1, 0)
     );
-    let sentence = "This change would have newly denied 40 % of 5 requests (2; 1 client, mostly /export; for the first time), \
+    let sentence = "This change would have newly denied 40 % of 5 requests (2; 1 client, mostly /export; none for the first time), \
          and freed nothing.";
     assert_eq!(against.sentence, sentence);
 }

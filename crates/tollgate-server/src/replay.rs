@@ -14,12 +14,15 @@ use tollgate_sim::replay::{
 };
 use tollgate_tower::attributes::Reader;
 
+mod log_attributes;
 mod request_reader;
 mod text;
 mod html;
 
-pub(crate) use html::PageTitle;
+pub(crate) use html::{PageTitle, SuggestedLimit};
+pub(crate) use log_attributes::LogAttributes;
 pub(crate) use request_reader::RequestReader;
+pub(crate) use text::many;
 
 use crate::callers::CallersFile;
 use crate::cli::{ClientChoice, ColumnArguments, ReplayArguments};
@@ -38,6 +41,8 @@ const LOOK_EVERY: u64 = 16_384;
 const SHOW_EVERY: Ticks = Ticks::from_millis(500);
 /// Bytes of a key's hash that are shown.
 const HASH_BYTES: usize = 8;
+/// One line in so many may be no request: a public server is sent some garbage.
+const UNREAD_PART: u64 = 4;
 /// The name that stands for standard output.
 const STANDARD_OUTPUT: &str = "-";
 
@@ -76,6 +81,7 @@ fn carried_out(arguments: &ReplayArguments, console: &mut Console) -> Result<(),
     let sentences: Vec<String> = policy.limits().iter().map(Limit::sentence_without_keys).collect();
     let replay = Replay::new(policy, against, options, live);
     let mut report = replayed(replay, &mut logs, console)?;
+    warn(&report.input.damage, unread(&logs, report.input.undecidable)?, console);
     if arguments.hash_keys {
         hash_keys(&mut report, sentences)?;
     }
@@ -176,13 +182,27 @@ fn replayed(
     logs: &mut LogReader,
     console: &mut Console,
 ) -> Result<Report, String> {
-    let push = |record: &Record<'_>| replay.push(record).map_err(|missing| explained(&missing));
+    let mut has = LogAttributes::default();
+    let push = |record: &Record<'_>| {
+        has.look(record);
+        replay.push(record).map_err(|missing| explained(&missing, &has))
+    };
     let lines = read_all(logs, push, console)?;
     let input = input(logs, lines);
     if replay.records() == 0 {
         return Err(no_requests(logs, lines));
     }
-    let report = replay.finish(input).map_err(|missing| explained(&missing))?;
+    let report = replay.finish(input).map_err(|missing| explained(&missing, &has))?;
+    if report.totals.requests == 0 {
+        let examples: String = report
+            .input
+            .undecidable_examples
+            .iter()
+            .map(|example| format!("\n  {}", plain(example)))
+            .collect();
+        return Err(format!("none of {} is a request that a server accepts:{examples}", many(lines, "line")));
+    }
+    unread(logs, report.input.undecidable)?;
     in_order(report.input.late, report.totals.requests, report.input.reorder_window_ms)?;
     Ok(report)
 }
@@ -219,8 +239,30 @@ pub(crate) fn no_requests(logs: &LogReader, lines: u64) -> String {
     match (lines, damage.is_empty()) {
         (0, true) => "the log is empty: give one that has requests".to_owned(),
         (0, false) => format!("the log is damaged, and has no requests before that:{listed}"),
-        (lines, _) => format!("no requests in {lines} lines{listed}"),
+        (lines, _) => format!("no requests in {}{listed}", many(lines, "line")),
     }
+}
+
+/// A warning about lines that are no requests: those that could not be read, and those that no server accepts.
+///
+/// # Errors
+/// More than one line in [`UNREAD_PART`] is none, so the log is not what it was taken for.
+pub(crate) fn unread(logs: &LogReader, undecidable: u64) -> Result<Option<String>, String> {
+    let (lines, unread) = (logs.records() + logs.bad_lines(), logs.bad_lines() + undecidable);
+    if unread.saturating_mul(UNREAD_PART) > lines {
+        let examples: String = logs.examples().iter().map(|example| format!("\n  {example}")).collect();
+        return Err(format!(
+            "{unread} of {lines} lines are no requests, so a report of the others would mislead; give a log with at most a \
+             quarter of such lines, and each format as its own file{examples}"
+        ));
+    }
+    Ok((unread > 0)
+        .then(|| format!("{unread} of {lines} lines are no requests, and are left out of the report")))
+}
+
+/// Warns of a log that is not whole.
+pub(crate) fn warn(damage: &[String], unread: Option<String>, console: &mut Console) {
+    damage.iter().cloned().chain(unread).for_each(|warning| console.warning(warning));
 }
 
 /// Refuses a log whose lines are not in the order of time: its requests would be counted at instants at which they did not
@@ -240,7 +282,7 @@ pub(crate) fn in_order(late: u64, requests: u64, window_ms: u64) -> Result<(), S
 pub(crate) fn damage(logs: &LogReader) -> Vec<String> {
     let damaged = |file: &FileReport| {
         let damage = plain(file.damage.as_ref()?);
-        Some(format!("{}: {damage}; only what came before was read", plain(&file.name)))
+        Some(format!("{}: {damage}", plain(&file.name)))
     };
     logs.files().filter_map(damaged).collect()
 }
@@ -275,20 +317,14 @@ fn input(logs: &LogReader, lines: u64) -> InputReport {
 }
 
 /// Advice about an attribute that the log does not have.
-fn explained(missing: &MissingAttribute) -> String {
+fn explained(missing: &MissingAttribute, has: &LogAttributes) -> String {
     let MissingAttribute { limit, attribute, is_key, requests } = missing;
     let needs = if *is_key { "counts by" } else { "computes the cost from" };
-    let cure = match attribute.as_str() {
-        "ip" => "log the address of the client",
-        "path" | "method" | "host" => "log the whole request line, and the host",
-        _ => {
-            "log it, and say where it is: `attributes` or `credentials` in --config for a header, --key for a column of \
-             CSV or NDJSON"
-        }
-    };
     format!(
-        "limit {limit} {needs} {attribute}, which none of {requests} requests of the log has; {cure}; or leave the \
-         limit out with --without {limit}"
+        "limit {limit} {needs} {attribute}, which none of {} of the log has; {}; or leave the limit out with --without \
+         {limit}",
+        many(*requests, "request"),
+        has.cure(attribute)
     )
 }
 
@@ -335,12 +371,12 @@ fn written(report: &Report, arguments: &ReplayArguments, console: &mut Console) 
     let json_file = arguments.json.as_ref().filter(|path| path.as_os_str() != STANDARD_OUTPUT);
     let shows_text = arguments.json.is_none() || json_file.is_some();
     if shows_text {
-        text::show(report, &policy, console);
+        text::show(report, (&policy, against.as_deref()), console);
     } else {
         console.line(json()?);
     }
     if let Some(path) = &arguments.html {
-        let title = PageTitle { policy: &policy, against: against.as_deref(), remark: None };
+        let title = PageTitle { policy: &policy, against: against.as_deref(), suggested: None };
         save(path, &html::page(report, &title))?;
     }
     if let Some(path) = json_file {

@@ -1,12 +1,14 @@
 //! `tollgate suggest`: limits out of a log. It computes the exact frontier of rates and bursts that would have denied
 //! nothing, chooses a point of it, and prints a policy, unless the log cannot carry one.
 
+use std::path::Path;
+
 use tollgate::{Policy, Rate};
-use tollgate_sim::suggest::{Frontier, Suggestion, TrafficSummary};
+use tollgate_sim::suggest::{Frontier, LooserSuggestion, Suggestion, TrafficSummary};
 
 use crate::cli::{SuggestArguments, SuggestPeriod};
 use crate::console::Console;
-use crate::replay::{self, PageTitle};
+use crate::replay::{self, PageTitle, SuggestedLimit};
 use crate::{FAILURE, SUCCESS, USAGE};
 
 mod wording;
@@ -15,10 +17,12 @@ mod report;
 mod reading;
 
 use report::{Drawing, LogNotes};
-use wording::{rate_text, warning};
+use wording::{limit_text, names, rate_text, untouched, warning};
 
 /// The name of the policy in messages and in its report.
 const SUGGESTED: &str = "the suggested policy";
+/// Stands between the values of a key. No attribute has it by accident.
+const SEPARATOR: char = '\u{1f}';
 /// Standard input, which can be read only once.
 const STANDARD_INPUT: &str = "-";
 
@@ -60,34 +64,66 @@ fn answer(
         None => None,
     };
     if let (Some(path), Some(text)) = (&arguments.write, &policy) {
-        std::fs::write(path, format!("{text}\n"))
-            .map_err(|error| format!("{}: {error}; name a file that can be written", path.display()))?;
+        replay::save(path, &format!("{text}\n"))?;
     }
-    if let (Some(path), Some(text)) = (&arguments.html, &policy) {
-        let compiled =
-            Policy::compile(SUGGESTED, text.as_bytes()).map_err(|findings| findings.to_string())?;
-        let (config, columns) = (arguments.config.as_deref(), &arguments.columns);
-        let remark = report::looser(frontier, suggestion.as_ref(), arguments);
-        let title = PageTitle { policy: SUGGESTED, against: None, remark: remark.as_deref() };
-        let page = replay::page_of((compiled, &title), &arguments.logs, config, columns, console)?;
-        replay::save(path, &page)?;
-    }
+    let page = match &arguments.html {
+        Some(path) => {
+            write_page(path, frontier, (suggestion.as_ref(), policy.as_deref()), arguments, console)?
+        }
+        None => None,
+    };
     if arguments.json {
         let suggestion = suggestion.as_ref().map(|suggestion| (suggestion, policy.as_deref()));
         console.line(report::json_of(frontier, suggestion, notes, arguments));
     } else {
-        show(frontier, (suggestion.as_ref(), policy.as_deref()), notes, arguments, console);
+        show(frontier, (suggestion.as_ref(), policy.as_deref(), page.as_deref()), notes, arguments, console);
     }
     for problem in refusals(frontier, suggestion.as_ref(), arguments) {
         console.warning(problem);
     }
+    let files = [(&arguments.html, page.is_some()), (&arguments.write, policy.is_some())];
+    for (path, is_written) in files {
+        if let Some(path) = path.as_ref().filter(|_| !is_written) {
+            console.warning(format_args!("{} is not written", path.display()));
+        }
+    }
     Ok(if policy.is_some() { SUCCESS } else { FAILURE })
+}
+
+/// Writes the page of the suggested limit. Where a few keys prevent a suggestion, it is the page of the limit that leaves
+/// them out. Returns what the page shows; `None` if there is no limit to show.
+fn write_page(
+    path: &Path,
+    frontier: &Frontier,
+    (suggestion, policy): (Option<&Suggestion>, Option<&str>),
+    arguments: &SuggestArguments,
+    console: &mut Console,
+) -> Result<Option<String>, String> {
+    let looser = frontier.suggest_looser(arguments.headroom).map(|looser| looser.suggestion);
+    let (shown, text, what) = match (suggestion, policy, &looser) {
+        (Some(suggestion), Some(text), _) => (suggestion, text.to_owned(), "this policy".to_owned()),
+        (_, _, Some(looser)) => {
+            let text = policy::text(frontier, looser, arguments)?;
+            (looser, text, format!("the limit of {}", untouched(looser.share)))
+        }
+        _ => return Ok(None),
+    };
+    let compiled = Policy::compile(SUGGESTED, text.as_bytes()).map_err(|findings| findings.to_string())?;
+    let mut remarks = refusals(frontier, suggestion, arguments);
+    remarks.extend(report::looser(frontier, arguments));
+    let suggested =
+        SuggestedLimit { limit: limit_text(shown, arguments.period), policy: &text, remarks: &remarks };
+    let title = PageTitle { policy: SUGGESTED, against: None, suggested: Some(suggested) };
+    let (config, columns) = (arguments.config.as_deref(), &arguments.columns);
+    let page = replay::page_of((compiled, &title), &arguments.logs, config, columns, console)?;
+    replay::save(path, &page)?;
+    Ok(Some(what))
 }
 
 /// Prints the report, and the policy unless it was written to a file. The report stands in comments of the policy.
 fn show(
     frontier: &Frontier,
-    (suggestion, policy): (Option<&Suggestion>, Option<&str>),
+    (suggestion, policy, page): (Option<&Suggestion>, Option<&str>, Option<&str>),
     notes: &LogNotes,
     arguments: &SuggestArguments,
     console: &mut Console,
@@ -102,11 +138,9 @@ fn show(
         (None, Some(policy)) => console.line(format_args!("\n{policy}")),
         (_, None) => {}
     }
-    if let (Some(path), Some(_)) = (&arguments.html, policy) {
-        console.line(format_args!(
-            "{before}the log through this policy, and who would notice: {}",
-            path.display()
-        ));
+    if let (Some(path), Some(page)) = (&arguments.html, page) {
+        console
+            .line(format_args!("{before}the log through {page}, and who would notice: {}", path.display()));
     }
 }
 
@@ -116,20 +150,36 @@ fn refusals(
     suggestion: Option<&Suggestion>,
     arguments: &SuggestArguments,
 ) -> Vec<String> {
-    let Some(suggestion) = suggestion else {
-        let most = frontier.points.last().map(|point| rate_text(point.rate, arguments.period));
-        let cure = match arguments.period {
-            SuggestPeriod::Second => "is one key not one client?".to_owned(),
-            SuggestPeriod::Minute => "try --period s, or --period h for slow clients".to_owned(),
-            SuggestPeriod::Hour => "try --period min, or --period day for slow clients".to_owned(),
-            SuggestPeriod::Day => "try --period h".to_owned(),
-        };
-        let most = most.unwrap_or_default();
-        return vec![format!(
-            "nothing is suggested: no rate up to {most} returns its burst within one period; {cure}"
-        )];
-    };
-    let end = if arguments.anyway { "" } else { "; --anyway suggests a limit all the same" };
     let begin = if arguments.anyway { "do not trust this" } else { "nothing is suggested" };
-    suggestion.doubts.iter().map(|doubt| format!("{begin}: {}{end}", warning(*doubt))).collect()
+    // A few keys may be the cause of the doubts, if the share that leaves them out has none.
+    let looser =
+        frontier.suggest_looser(arguments.headroom).filter(|looser| looser.suggestion.doubts.is_empty());
+    match (suggestion, looser) {
+        (Some(Suggestion { doubts, .. }), _) if doubts.is_empty() => Vec::new(),
+        (_, Some(LooserSuggestion { suggestion, outliers })) => vec![format!(
+            "{begin}: {} of {} keys need far more than the others, and decide the limit ({}); {} leaves them out: {}",
+            outliers.keys,
+            frontier.keys,
+            names(&outliers),
+            untouched(suggestion.share),
+            limit_text(&suggestion, arguments.period)
+        )],
+        (Some(Suggestion { doubts, .. }), None) => {
+            let end = if arguments.anyway { "" } else { "; --anyway suggests a limit all the same" };
+            doubts.iter().map(|doubt| format!("{begin}: {}{end}", warning(*doubt))).collect()
+        }
+        (None, None) => vec![no_rate(frontier, arguments.period)],
+    }
+}
+
+/// Nothing is suggested, because no rate is large enough.
+fn no_rate(frontier: &Frontier, period: SuggestPeriod) -> String {
+    let most = frontier.points.last().map(|point| rate_text(point.rate, period)).unwrap_or_default();
+    let cure = match period {
+        SuggestPeriod::Second => "is one key not one client?",
+        SuggestPeriod::Minute => "try --period s, or --period h for slow clients",
+        SuggestPeriod::Hour => "try --period min, or --period day for slow clients",
+        SuggestPeriod::Day => "try --period h",
+    };
+    format!("nothing is suggested: no rate up to {most} returns its burst within one period; {cure}")
 }

@@ -33,14 +33,15 @@ use tollgate::{CheckRequest, Decision, Policy, Timestamp};
 
 pub use describe::{Describe, Given, Undecidable};
 pub use report::{
-    Bar, Changed, Comparison, Denied, DeniedFor, InputFile, InputReport, LimitReport, MemoryUse, Minute,
-    Overlap, Peaks, Range, Report, SizeReport, StoreCost, Totals, TouchedKey, Week, percent,
+    Bar, Changed, Comparison, Denied, DeniedFor, FirstDenied, InputFile, InputReport, LimitReport, MemoryUse,
+    Minute, Overlap, Peaks, Range, Report, SizeReport, StoreCost, Totals, TouchedKey, Week, percent,
 };
 pub use run::Clients;
 
 use crate::log::{Precision, Record};
 use arrivals::{Arrival, Arrivals, client_of};
 use comparison::ComparisonSheet;
+use report::written;
 use run::{Decided, PolicyRun};
 use sheet::{Sheet, Stamps, Variant, is_on};
 
@@ -270,7 +271,7 @@ impl<D: Describe> Replay<D> {
             if let Err(Undecidable(reason)) = decided {
                 self.undecidable += 1;
                 if self.examples.len() < EXAMPLES_MAX {
-                    self.examples.push(reason);
+                    self.examples.push(format!("{}: {reason}", written(record.arrival)));
                 }
             }
             drop(record);

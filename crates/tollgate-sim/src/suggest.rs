@@ -14,7 +14,7 @@ mod traffic;
 
 pub use frontier::{
     DAYS_FACTOR_MAX, Doubt, Frontier, FrontierDay, FrontierPoint, HEADROOM_WHOLE, KEYS_MIN, LooserSuggestion,
-    PERIODS_MIN, Suggestion,
+    Outliers, PERIODS_MIN, Suggestion,
 };
 pub use need::{BurstRange, KeyNeed};
 pub use share::KeyShare;

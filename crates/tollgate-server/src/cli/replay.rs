@@ -13,7 +13,7 @@ Examples:
 
 Formats are found by looking: nginx and Apache common and combined, Envoy, Caddy and Traefik JSON, AWS ALB, HAProxy,
 CSV, NDJSON, HAR, and `tollgate tail --json`; plain, gzip or zstd. Nothing is sent anywhere.
-Exit status: 0 when the log was replayed, 2 when it could not be.";
+Exit status: 0 when the log was replayed, 2 when it could not be, or more than a quarter of its lines are no requests.";
 
 /// The reaction of clients to a denial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

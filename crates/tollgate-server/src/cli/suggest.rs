@@ -17,7 +17,8 @@ Examples:
   tollgate suggest --by ip --anyway --write suggested.yaml access.log
 
 What it prints is a policy: the report stands in its comments.
-Exit status: 0 when it suggests a limit, 1 when the log cannot carry one, 2 when nothing could be read.";
+Exit status: 0 when it suggests a limit, 1 when the log cannot carry one, 2 when it could not be read, or
+more than a quarter of its lines are no requests.";
 
 /// The period of the rates that are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

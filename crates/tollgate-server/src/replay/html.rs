@@ -6,8 +6,8 @@ use std::fmt::Write;
 use tollgate_sim::replay::{Changed, LimitReport, Peaks, Report, TouchedKey, Week};
 
 use super::text::{
-    DAYS, OTHERS_AS_THEY_WERE, costs, delayed, facts, many, ranged, ranged_share, share, verdict,
-    worst_client,
+    DAYS, OTHERS_AS_THEY_WERE, burst_for_none, candidate, costs, delayed, denied_before, facts, many,
+    more_keys, ranged, ranged_share, share, verdict, worst_client,
 };
 use crate::text::plain;
 use crate::time_text::people;
@@ -45,8 +45,18 @@ pub(crate) struct PageTitle<'t> {
     pub(crate) policy: &'t str,
     /// The name of the other policy.
     pub(crate) against: Option<&'t str>,
-    /// A remark under the answer.
-    pub(crate) remark: Option<&'t str>,
+    /// The policy is a limit that was found in the log.
+    pub(crate) suggested: Option<SuggestedLimit<'t>>,
+}
+
+/// A limit that was found in the log.
+pub(crate) struct SuggestedLimit<'t> {
+    /// The limit: `8/min, burst 5`.
+    pub(crate) limit: String,
+    /// Its policy, as a file.
+    pub(crate) policy: &'t str,
+    /// Remarks about it.
+    pub(crate) remarks: &'t [String],
 }
 
 /// The whole page.
@@ -58,18 +68,26 @@ pub(super) fn page(report: &Report, title: &PageTitle<'_>) -> String {
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n",
     );
     page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
+    let name = match &title.suggested {
+        Some(suggested) => format!("Set this limit: {}", suggested.limit),
+        None => format!("{policy} replayed"),
+    };
     put(
         &mut page,
-        format_args!("<title>{} replayed</title>\n<style>{STYLE}</style></head><body>\n", safe(policy)),
+        format_args!("<title>{}</title>\n<style>{STYLE}</style></head><body>\n<h1>{0}</h1>\n", safe(&name)),
     );
-    head(&mut page, report, title);
+    if let Some(suggested) = &title.suggested {
+        set_this(&mut page, report, suggested);
+    }
+    head(&mut page, report, title.suggested.is_some());
     if let Some((against, comparison)) = against.zip(report.against.as_ref()) {
         put(
             &mut page,
             format_args!(
-                "<h2>With {} instead</h2>\n<p class=\"verdict\">{}</p>\n",
+                "<h2>With {} instead</h2>\n<p class=\"verdict\">{}</p>\n<p>{}.</p>\n",
                 safe(against),
-                safe(&comparison.sentence)
+                safe(&comparison.sentence),
+                safe(&candidate(against, comparison, report.totals.decisions))
             ),
         );
         changed(&mut page, "Newly denied", &comparison.newly_denied);
@@ -109,9 +127,25 @@ fn safe(text: &str) -> String {
     safe
 }
 
-fn head(page: &mut String, report: &Report, title: &PageTitle<'_>) {
+/// The suggested limit: whom it leaves alone, and its policy.
+fn set_this(page: &mut String, report: &Report, suggested: &SuggestedLimit<'_>) {
+    if let [limit] = &report.limits[..] {
+        let touched = limit.touched_range.map_or(limit.touched, |range| range.high);
+        let untouched = limit.keys.saturating_sub(touched);
+        let of = many(limit.keys, "key");
+        put(page, format_args!("<p class=\"verdict good\">{untouched} of {of} untouched.</p>\n"));
+    }
+    for remark in suggested.remarks {
+        put(page, format_args!("<p>{}</p>\n", safe(remark)));
+    }
+    page.push_str("<pre>");
+    suggested.policy.lines().for_each(|line| put(page, format_args!("{}\n", safe(line))));
+    page.push_str("</pre>\n<h2>The log through this limit</h2>\n");
+}
+
+/// The answer, and the requests that it is about.
+fn head(page: &mut String, report: &Report, is_suggested: bool) {
     let totals = &report.totals;
-    put(page, format_args!("<h1>{} replayed</h1>\n", safe(title.policy)));
     if let [limit] = &report.limits[..] {
         put(page, format_args!("<p>{}</p>\n", safe(&limit.sentence)));
     }
@@ -131,11 +165,13 @@ fn head(page: &mut String, report: &Report, title: &PageTitle<'_>) {
     for damage in &report.input.damage {
         put(page, format_args!("<p class=\"bad\">Damaged: {}.</p>\n", safe(damage)));
     }
-    let class = if totals.denied == 0 { "good" } else { "bad" };
-    put(page, format_args!("<p class=\"verdict {class}\">It {}.</p>\n", verdict(totals)));
-    if let Some(remark) = title.remark {
-        put(page, format_args!("<p>{}</p>\n", safe(remark)));
-    }
+    // Those whom a suggested limit denies are those whom it is made for.
+    let class = match totals.denied {
+        0 => " good",
+        _ if is_suggested => "",
+        _ => " bad",
+    };
+    put(page, format_args!("<p class=\"verdict{class}\">It {}.</p>\n", verdict(totals)));
     if let Some(without) = &totals.without_refused {
         put(
             page,
@@ -180,7 +216,7 @@ fn limits(page: &mut String, limits: &[LimitReport]) {
 
 /// The keys that limits would deny most.
 fn keys(page: &mut String, keys: &[TouchedKey]) {
-    page.push_str("<div class=\"wide\"><table><tr><th>key</th><th>limit</th><th class=\"n\">requests</th><th class=\"n\">denied</th><th class=\"n\">of the limit's denials</th><th class=\"n\">denied for</th><th>route</th><th>user agent</th></tr>\n");
+    page.push_str("<div class=\"wide\"><table><tr><th>key</th><th>limit</th><th class=\"n\">requests</th><th class=\"n\">denied</th><th class=\"n\">of the limit's denials</th><th class=\"n\">denied for, in all</th><th>route</th><th>user agent</th></tr>\n");
     for key in keys {
         let numbers = [
             key.requests.to_string(),
@@ -195,9 +231,10 @@ fn keys(page: &mut String, keys: &[TouchedKey]) {
 
 /// The keys whose decisions another policy changes.
 fn changed_keys(page: &mut String, keys: &[TouchedKey]) {
-    page.push_str("<div class=\"wide\"><table><tr><th>key</th><th>limit</th><th class=\"n\">requests</th><th class=\"n\">share</th><th>route</th><th>user agent</th></tr>\n");
+    page.push_str("<div class=\"wide\"><table><tr><th>key</th><th>limit</th><th class=\"n\">requests</th><th class=\"n\">share</th><th class=\"n\">denied before</th><th>route</th><th>user agent</th></tr>\n");
     for key in keys {
-        key_row(page, key, &[key.denied.to_string(), format!("{} %", share(key.share_percent))]);
+        let share = format!("{} %", share(key.share_percent));
+        key_row(page, key, &[key.denied.to_string(), share, denied_before(key).to_owned()]);
     }
     page.push_str("</table></div>\n");
 }
@@ -240,13 +277,16 @@ fn changed(page: &mut String, title: &str, changed: &Changed) {
         ),
     );
     changed_keys(page, &changed.top);
+    if let Some(more) = more_keys(changed) {
+        put(page, format_args!("<p class=\"soft\">{more}.</p>\n"));
+    }
 }
 
 /// One limit: at other sizes, and how its keys differ.
 fn one(page: &mut String, limit: &LimitReport, others: &str) {
     put(page, format_args!("<h2>{}</h2>\n<p>{}</p>\n", safe(&limit.name), safe(&limit.sentence)));
-    if let Some(burst) = limit.burst_for_none {
-        put(page, format_args!("<p>A burst of {burst} would have denied no request at this rate.</p>\n"));
+    if let Some(burst) = burst_for_none(limit) {
+        put(page, format_args!("<p>{burst}.</p>\n"));
     }
     if limit.delayed > 0 {
         put(page, format_args!("<p>{}.</p>\n", delayed(limit)));
@@ -302,7 +342,7 @@ fn chart(page: &mut String, peaks: &Peaks) {
         page,
         format_args!(
             "<svg viewBox=\"0 0 {width} {}\" width=\"{width}\" role=\"img\" aria-label=\"keys by peak\">",
-            HEIGHT + 40
+            HEIGHT + 52
         ),
     );
     for (index, bar) in peaks.histogram.iter().enumerate() {
@@ -325,18 +365,16 @@ fn chart(page: &mut String, peaks: &Peaks) {
     }
     let place = |value: u64| peaks.histogram.iter().position(|bar| bar.to >= value);
     let (limit, knee) = (place(peaks.limit), peaks.knee.and_then(place));
-    let marks = match (limit, knee) {
-        (Some(limit), Some(knee)) if limit == knee => [Some((limit, "limit, knee")), None],
-        (limit, knee) => [limit.map(|place| (place, "limit")), knee.map(|place| (place, "knee"))],
-    };
-    for (index, name) in marks.into_iter().flatten() {
+    // Each name has its own line, so that names of neighbors do not touch.
+    let marks = [limit.map(|place| (place, "limit", 38)), knee.map(|place| (place, "knee", 50))];
+    for (index, name, below) in marks.into_iter().flatten() {
         let x = STEP * (index as u64 + 1) + 2;
         put(
             page,
             format_args!(
                 "<line class=\"mark\" x1=\"{x}\" x2=\"{x}\" y1=\"12\" y2=\"{}\"/><text x=\"{x}\" y=\"{}\" text-anchor=\"end\">{name}</text>",
                 HEIGHT + 12,
-                HEIGHT + 38
+                HEIGHT + below
             ),
         );
     }
@@ -374,7 +412,7 @@ fn week(page: &mut String, week: &Week) {
     put(
         page,
         format_args!(
-            "<h2>When</h2>\n<p class=\"soft\">Denials by weekday and hour, in UTC, at most {worst} in one.</p>\n"
+            "<h2>When</h2>\n<p class=\"soft\">Denials by weekday and hour, in UTC, at most {worst} in one. Hours without requests are left out.</p>\n"
         ),
     );
     page.push_str(
@@ -388,6 +426,9 @@ fn week(page: &mut String, week: &Week) {
         let y = 18 + row as u64 * 22;
         put(page, format_args!("<text x=\"0\" y=\"{}\">{day}</text>", y + 14));
         for (hour, (denied, requests)) in denied.iter().zip(requests).enumerate() {
+            if *requests == 0 {
+                continue;
+            }
             let (class, opacity) = match denied {
                 0 => ("empty", 40),
                 _ => ("cell", 15 + 85 * u128::from(*denied) / u128::from(worst)),
@@ -411,7 +452,12 @@ fn rest(page: &mut String, report: &Report) {
             let [one, other] = &overlap.limits;
             put(
                 page,
-                format_args!("<li>{} and {}: {} requests</li>\n", safe(one), safe(other), overlap.denied),
+                format_args!(
+                    "<li>{} and {}: {}</li>\n",
+                    safe(one),
+                    safe(other),
+                    many(overlap.denied, "request")
+                ),
             );
         }
         page.push_str("</ul>\n");
@@ -457,10 +503,13 @@ mod tests {
             denied_for_ms: 5,
             route: Some(hostile.to_owned()),
             user_agent: Some(hostile.to_owned()),
+            is_first_denial: Some(true),
         };
         let mut report = Report { top: vec![key], ..Report::default() };
         report.input.bad_examples.push(hostile.to_owned());
-        let page = page(&report, &PageTitle { policy: hostile, against: None, remark: Some(hostile) });
+        let remarks = [hostile.to_owned()];
+        let suggested = SuggestedLimit { limit: hostile.to_owned(), policy: hostile, remarks: &remarks };
+        let page = page(&report, &PageTitle { policy: hostile, against: None, suggested: Some(suggested) });
         assert_eq!(page.matches("<script").count(), 0);
         assert!(page.contains("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&quot; onload=&quot;y"));
         assert!(!page.contains(['\u{202e}', '\0']));

@@ -7,6 +7,7 @@ use http::header::{HOST, HeaderName, HeaderValue, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderMap, Method, Uri};
 use tollgate::policy::Cost;
+use tollgate::request::VALUE_BYTES_MAX;
 use tollgate::{CheckRequest, Policy, Value};
 use tollgate_sim::log::Record;
 use tollgate_sim::replay::{Describe, Undecidable};
@@ -125,7 +126,8 @@ impl RequestReader {
             request.push(USER, user)?;
         }
         if let Some(agent) = record.user_agent.as_deref().filter(|_| is_missing(request, AGENT)) {
-            request.push(AGENT, agent)?;
+            // A program with a long name is no reason to leave its request out.
+            request.push(AGENT, &agent[..agent.floor_char_boundary(VALUE_BYTES_MAX)])?;
         }
         let bytes = record.bytes.and_then(|bytes| i64::try_from(bytes).ok());
         if let Some(bytes) = bytes.filter(|_| is_missing(request, BYTES)) {

@@ -1,8 +1,8 @@
 //! The report for a terminal, or a file: first the answer, then each limit, then who would notice.
 
 use tollgate_sim::replay::{
-    Changed, Clients, InputReport, LimitReport, MemoryUse, Range, Report, SizeReport, Totals, TouchedKey,
-    percent,
+    Changed, Clients, Comparison, InputReport, LimitReport, MemoryUse, Range, Report, SizeReport, Totals,
+    TouchedKey, percent,
 };
 
 use crate::console::{Console, Style};
@@ -16,7 +16,7 @@ pub(super) const DAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "S
 const SHADES: [char; 5] = ['.', '-', '+', '*', '#'];
 
 /// Prints the report.
-pub(super) fn show(report: &Report, policy: &str, console: &mut Console) {
+pub(super) fn show(report: &Report, (policy, against): (&str, Option<&str>), console: &mut Console) {
     show_input(report, console);
     show_totals(&report.totals, policy, report.clients, console);
     show_limits(report, console);
@@ -25,7 +25,7 @@ pub(super) fn show(report: &Report, policy: &str, console: &mut Console) {
     }
     show_top(&report.top, console);
     show_week(report, console);
-    show_rest(report, console);
+    show_rest(report, against, console);
 }
 
 /// Prints rows under their titles.
@@ -70,12 +70,12 @@ fn show_totals(totals: &Totals, policy: &str, clients: &str, console: &mut Conso
     console.line(console.painted(&answer, style));
     if let Some(without) = &totals.without_refused {
         console.line(format_args!(
-            "without the {} that were refused already: {} of {} ({} %), {} clients",
+            "without the {} that were refused already: {} of {} ({} %), {}",
             totals.already_refused,
             without.denied,
             without.requests,
             share(without.denied_percent),
-            without.clients_touched
+            many(without.clients_touched, "client")
         ));
     }
     for fact in facts(totals, clients) {
@@ -117,7 +117,7 @@ pub(super) fn facts(totals: &Totals, clients: &str) -> Vec<String> {
 }
 
 /// A number of things.
-pub(super) fn many(number: u64, what: &str) -> String {
+pub(crate) fn many(number: u64, what: &str) -> String {
     counted(usize::try_from(number).unwrap_or(usize::MAX), what)
 }
 
@@ -176,8 +176,8 @@ fn show_limit(limit: &LimitReport, limits: usize, console: &mut Console) {
             peaks.p50, peaks.p90, peaks.p95, peaks.p99, peaks.p99_9, peaks.max
         ));
     }
-    if let Some(burst) = limit.burst_for_none {
-        console.line(format_args!("  a burst of {burst} would have denied no request at this rate"));
+    if let Some(burst) = burst_for_none(limit) {
+        console.line(format_args!("  {burst}"));
     }
     if limit.delayed > 0 {
         console.line(format_args!("  {}", delayed(limit)));
@@ -206,6 +206,15 @@ fn show_limit(limit: &LimitReport, limits: usize, console: &mut Console) {
     }
 }
 
+/// The burst that would have denied no request; where stamps are whole seconds, also the one that would have been too small.
+pub(super) fn burst_for_none(limit: &LimitReport) -> Option<String> {
+    let burst = limit.burst_for_none?;
+    // There is no burst below one.
+    let few = limit.burst_for_none_range.filter(|range| range.low > 1 && range.low < burst);
+    let few = few.map_or_else(String::new, |range| format!(", and one below {} at least one", range.low));
+    Some(format!("a burst of {burst} would have denied no request at this rate{few}"))
+}
+
 /// Requests that the queue of a leaky bucket would delay.
 pub(super) fn delayed(limit: &LimitReport) -> String {
     format!("{} would have waited in its queue, and then passed", many(limit.delayed, "request"))
@@ -228,7 +237,8 @@ fn show_top(top: &[TouchedKey], console: &mut Console) {
         return;
     }
     console.line("");
-    let titles = ["WHO WOULD NOTICE", "LIMIT", "REQUESTS", "DENIED", "SHARE", "FOR", "ROUTE", "USER AGENT"];
+    let titles =
+        ["WHO WOULD NOTICE", "LIMIT", "REQUESTS", "DENIED", "SHARE", "FOR, IN ALL", "ROUTE", "USER AGENT"];
     let text = |text: &Option<String>| text.as_deref().map_or_else(|| "-".to_owned(), cell);
     let rows: Vec<Vec<String>> = top
         .iter()
@@ -254,7 +264,7 @@ fn show_changed(title: &str, changed: &Changed, console: &mut Console) {
         return;
     }
     console.line("");
-    let titles = [title, "LIMIT", "REQUESTS", "SHARE", "ROUTE", "USER AGENT"];
+    let titles = [title, "LIMIT", "REQUESTS", "SHARE", "DENIED BEFORE", "ROUTE", "USER AGENT"];
     let text = |text: &Option<String>| text.as_deref().map_or_else(|| "-".to_owned(), cell);
     let row = |key: &TouchedKey| {
         vec![
@@ -262,12 +272,46 @@ fn show_changed(title: &str, changed: &Changed, console: &mut Console) {
             cell(&key.limit),
             key.denied.to_string(),
             format!("{} %", share(key.share_percent)),
+            denied_before(key).to_owned(),
             text(&key.route),
             text(&key.user_agent),
         ]
     };
     let rows: Vec<Vec<String>> = changed.top.iter().map(row).collect();
     show_table(&titles, &rows, console);
+    if let Some(more) = more_keys(changed) {
+        console.line(more);
+    }
+}
+
+/// Whether the first policy denied a key, too.
+pub(super) const fn denied_before(key: &TouchedKey) -> &'static str {
+    match key.is_first_denial {
+        Some(true) => "no",
+        _ => "yes",
+    }
+}
+
+/// How many keys a table does not show.
+pub(super) fn more_keys(changed: &Changed) -> Option<String> {
+    let more = changed.clients.saturating_sub(changed.top.len() as u64);
+    (more > 0).then(|| format!("and {more} more, which are not shown"))
+}
+
+/// The denials of the other policy.
+pub(super) fn candidate(name: &str, against: &Comparison, decisions: u64) -> String {
+    let each = against.by_limit.iter().map(|(limit, denied)| format!("{limit} {denied}"));
+    let by_limit = if against.by_limit.len() > 1 {
+        format!(": {}", each.collect::<Vec<String>>().join(", "))
+    } else {
+        String::new()
+    };
+    format!(
+        "{name} would have denied {} of {} ({} %){by_limit}",
+        against.denied,
+        many(decisions, "request"),
+        share(against.denied_percent)
+    )
 }
 
 /// Prints when denials happen, a letter for each hour.
@@ -277,9 +321,14 @@ fn show_week(report: &Report, console: &mut Console) {
         return;
     }
     console.line("");
-    console.line(format_args!("denials by hour, in UTC, . few to # {worst}"));
+    console.line(format_args!(
+        "denials by hour, in UTC, . few to # {worst}; days without requests are left out"
+    ));
     console.line("     0  3  6  9  12 15 18 21");
     for ((day, denied), requests) in DAYS.iter().zip(&report.week.denied).zip(&report.week.requests) {
+        if requests.iter().all(|requests| *requests == 0) {
+            continue;
+        }
         let hours: String =
             denied.iter().zip(requests).map(|(denied, requests)| shade(*denied, *requests, worst)).collect();
         console.line(format_args!("{day}  {hours}").to_string().trim_end());
@@ -296,18 +345,19 @@ fn shade(denied: u64, requests: u64, worst: u64) -> char {
     }
 }
 
-fn show_rest(report: &Report, console: &mut Console) {
+fn show_rest(report: &Report, against: Option<&str>, console: &mut Console) {
     console.line("");
     for overlap in &report.overlaps {
         let [one, other] = &overlap.limits;
-        console.line(format_args!("{one} and {other} denied {} requests together", overlap.denied));
+        console.line(format_args!("{one} and {other} denied {} together", many(overlap.denied, "request")));
     }
     for cost in costs(report) {
         console.line(cost);
     }
-    if let Some(against) = &report.against {
+    if let Some((name, against)) = against.zip(report.against.as_ref()) {
         console.line("");
         console.line(plain(&against.sentence));
+        console.line(plain(&candidate(name, against, report.totals.decisions)));
         show_changed("NEWLY DENIED", &against.newly_denied, console);
         show_changed("FREED", &against.freed, console);
         console.line("");

@@ -6,6 +6,7 @@ use tollgate_sim::suggest::{Frontier, Suggestion};
 use super::SUGGESTED;
 use super::wording::{day, headroom, rate_text, warning};
 use crate::cli::SuggestArguments;
+use crate::replay::many;
 
 /// The text of the policy.
 ///
@@ -21,8 +22,8 @@ pub(super) fn text(
     let needed = point.map_or_else(String::new, |point| {
         format!(
             "{} of them needed at most {} at once at {}; head-room {}.",
-            frontier.share,
-            point.burst.most,
+            suggestion.share,
+            suggestion.needed,
             rate_text(point.rate, arguments.period),
             headroom(arguments.headroom)
         )
@@ -31,9 +32,9 @@ pub(super) fn text(
         "# Suggested by `tollgate suggest`. Try it first: add `mode: shadow`, which counts and never denies."
             .to_owned(),
         format!(
-            "# From {} requests of {} keys, {} to {}.",
-            frontier.requests,
-            frontier.keys,
+            "# From {} of {}, {} to {}.",
+            many(frontier.requests, "request"),
+            many(frontier.keys, "key"),
             day(frontier.span.0),
             day(frontier.span.1)
         ),

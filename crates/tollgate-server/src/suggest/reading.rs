@@ -4,20 +4,19 @@
 use tollgate::policy::By;
 use tollgate::{CheckRequest, Policy, Ticks};
 use tollgate_sim::log::{Precision, Reader as LogReader, Record};
-use tollgate_sim::replay::Describe;
+use tollgate_sim::replay::{Describe, Undecidable};
 use tollgate_sim::suggest::{KEYS_MAX, LoggedRequest, TrafficSummary};
 
+use super::SEPARATOR;
 use super::report::LogNotes;
 use crate::cli::SuggestArguments;
 use crate::console::Console;
 use crate::identity::Identity;
-use crate::replay::{self, RequestReader};
+use crate::replay::{self, LogAttributes, RequestReader, many};
 use crate::text::plain;
 
 /// How much later than its stamp of whole seconds a request may have come.
 const SECOND: Ticks = Ticks::from_secs(1);
-/// Stands between the values of a key. No attribute has it by accident.
-const SEPARATOR: char = '\u{1f}';
 
 /// Reads the logs into the summary.
 ///
@@ -34,16 +33,28 @@ pub(super) fn read(
     let live = RequestReader::new(reader, std::iter::once(&policy));
     let mut logs = replay::opened(&arguments.logs, &replay::mapping(&arguments.columns))?;
     let mut notes = LogNotes::default();
-    let each = |record: &Record<'_>| add(record, (&live, by), summary, &mut notes);
+    let mut has = LogAttributes::default();
+    let each = |record: &Record<'_>| {
+        has.look(record);
+        add(record, (&live, by), summary, &mut notes)
+    };
     let lines = replay::read_all(&mut logs, each, console)?;
     if summary.keys() == 0 {
-        return Err(match notes.without_key {
-            0 => replay::no_requests(&logs, lines),
-            without => missing(without, &arguments.by),
+        return Err(match (notes.without_key, &notes.undecidable_example) {
+            (0, Some(example)) => {
+                format!(
+                    "none of {} is a request that a server accepts:\n  {}",
+                    many(lines, "line"),
+                    plain(example)
+                )
+            }
+            (0, None) => replay::no_requests(&logs, lines),
+            (without, _) => missing(without, &arguments.by, &has),
         });
     }
     notes.sources = sources(&logs);
     notes.damage = replay::damage(&logs);
+    replay::warn(&notes.damage, replay::unread(&logs, notes.undecidable)?, console);
     Ok(notes)
 }
 
@@ -63,10 +74,13 @@ fn add(
     summary: &mut TrafficSummary,
     notes: &mut LogNotes,
 ) -> Result<(), String> {
-    let Ok(found) = live.describe(record, |request| key(request, by).map(|key| (key, request.units())))
-    else {
-        notes.undecidable += 1;
-        return Ok(());
+    let found = match live.describe(record, |request| key(request, by).map(|key| (key, request.units()))) {
+        Ok(found) => found,
+        Err(Undecidable(reason)) => {
+            notes.undecidable += 1;
+            notes.undecidable_example.get_or_insert(reason);
+            return Ok(());
+        }
     };
     let Some((key, cost)) = found else {
         notes.without_key += 1;
@@ -95,12 +109,9 @@ fn key(request: &CheckRequest<'_>, by: &[By]) -> Option<String> {
     Some(key)
 }
 
-fn missing(requests: u64, by: &[String]) -> String {
-    format!(
-        "none of {requests} requests has {}; log it, and say where it is: `attributes` or `credentials` in --config \
-         for a header, --key for a column of CSV or NDJSON",
-        by.join(" and ")
-    )
+fn missing(requests: u64, by: &[String], has: &LogAttributes) -> String {
+    let first = by.first().map(String::as_str).unwrap_or_default();
+    format!("none of {} has {}; {}", many(requests, "request"), by.join(" and "), has.cure(first))
 }
 
 /// The requests that were read, and the lines that could not be.
@@ -114,7 +125,7 @@ fn sources(logs: &LogReader) -> Vec<String> {
         .collect();
     if logs.bad_lines() > 0 {
         let example = logs.examples().first().map_or_else(String::new, |bad| format!(", such as {bad}"));
-        lines.push(format!("{} lines are not requests{example}", logs.bad_lines()));
+        lines.push(format!("not requests: {}{example}", many(logs.bad_lines(), "line")));
     }
     lines
 }

@@ -2,16 +2,16 @@
 
 use serde_json::{Value, json};
 use tollgate::time::WallOffset;
-use tollgate_sim::suggest::{BurstRange, Frontier, FrontierDay, FrontierPoint, Suggestion};
+use tollgate_sim::suggest::{BurstRange, Frontier, FrontierDay, FrontierPoint, LooserSuggestion, Suggestion};
 
-use super::wording::{day, headroom, rate_text, warning};
+use super::wording::{day, headroom, limit_text, names, rate_text, untouched, warning};
 use crate::cli::SuggestArguments;
+use crate::replay::many;
+use crate::text::plain;
 use crate::time_text::rfc3339;
 
 /// The width of the longest bar.
 const BAR: u64 = 40;
-/// How many times larger the suggested rate is if a few keys decide it.
-const LESS: u64 = 4;
 /// The most days that are listed. Of more, only the extremes are.
 const DAYS_SHOWN: usize = 14;
 
@@ -24,8 +24,9 @@ pub(super) struct LogNotes {
     pub(super) damage: Vec<String>,
     /// Requests without the attribute that is counted by.
     pub(super) without_key: u64,
-    /// Lines that no server takes for a request.
+    /// Lines that no server takes for a request, and why it does not take the first.
     pub(super) undecidable: u64,
+    pub(super) undecidable_example: Option<String>,
     /// Requests that the live system refused.
     pub(super) refused: u64,
 }
@@ -49,9 +50,9 @@ pub(super) fn lines(
     let mut lines = notes.sources.clone();
     lines.extend(notes.damage.iter().map(|damage| format!("damaged: {damage}")));
     lines.push(format!(
-        "{} requests of {} keys ({}), {} to {}",
-        frontier.requests,
-        frontier.keys,
+        "{} of {} ({}), {} to {}",
+        many(frontier.requests, "request"),
+        many(frontier.keys, "key"),
         arguments.by.join(", "),
         rfc3339(frontier.span.0, WallOffset::NONE),
         rfc3339(frontier.span.1, WallOffset::NONE)
@@ -64,8 +65,12 @@ pub(super) fn lines(
         ));
     }
     if notes.undecidable > 0 {
+        let example = notes
+            .undecidable_example
+            .as_deref()
+            .map_or_else(String::new, |example| format!(", such as {}", plain(example)));
         lines.push(format!(
-            "{} more are no requests that a server accepts, and are left out",
+            "{} more are no requests that a server accepts, and are left out{example}",
             notes.undecidable
         ));
     }
@@ -93,31 +98,22 @@ pub(super) fn lines(
     }
     lines.push(String::new());
     lines.extend(suggestion.into_iter().flat_map(|suggestion| chosen(frontier, suggestion, arguments)));
-    lines.extend(looser(frontier, suggestion, arguments));
+    lines.extend(looser(frontier, arguments));
     lines
 }
 
-/// How much less most keys need, if a few are unlike the others.
-pub(super) fn looser(
-    frontier: &Frontier,
-    suggestion: Option<&Suggestion>,
-    arguments: &SuggestArguments,
-) -> Option<String> {
-    let looser = frontier.suggest_looser(arguments.headroom)?;
-    let is_much_less =
-        suggestion.is_none_or(|suggestion| looser.rate.units() * LESS <= suggestion.rate.units());
-    (is_much_less && looser.keys_left_out > 0).then(|| {
-        format!(
-            "A few keys are unlike the others: {} of {} need no more than {}, burst {}. If the other {} are abuse, \
-             use --untouched {}; --html names those that a limit denies.",
-            frontier.keys - looser.keys_left_out,
-            frontier.keys,
-            rate_text(looser.rate, arguments.period),
-            looser.burst,
-            looser.keys_left_out,
-            looser.share.to_string().replace(' ', "")
-        )
-    })
+/// How much less most keys need, if a few are unlike the others, and which these are.
+pub(super) fn looser(frontier: &Frontier, arguments: &SuggestArguments) -> Option<String> {
+    let LooserSuggestion { suggestion, outliers } = frontier.suggest_looser(arguments.headroom)?;
+    Some(format!(
+        "A few keys are unlike the others: {} of {} need no more than {}. If the other {} are abuse, use {}: {}.",
+        frontier.keys - outliers.keys,
+        frontier.keys,
+        limit_text(&suggestion, arguments.period),
+        outliers.keys,
+        untouched(suggestion.share),
+        names(&outliers)
+    ))
 }
 
 fn table(
@@ -222,9 +218,9 @@ pub(super) fn json_of(
         "last": rfc3339(frontier.span.1, WallOffset::NONE), "stamps_are_coarse": !frontier.width_max.is_zero(),
         "points": frontier.points.iter().map(point).collect::<Vec<Value>>(),
         "days": frontier.days.iter().map(of_day).collect::<Vec<Value>>(),
-        "looser": frontier.suggest_looser(arguments.headroom).map(|looser| json!({
-            "untouched": looser.share.to_string(), "keys_left_out": looser.keys_left_out,
-            "rate": rate_text(looser.rate, arguments.period), "burst": looser.burst,
+        "looser": frontier.suggest_looser(arguments.headroom).map(|LooserSuggestion { suggestion, outliers }| json!({
+            "untouched": suggestion.share.to_string(), "keys_left_out": outliers.keys, "keys_named": outliers.names,
+            "rate": rate_text(suggestion.rate, arguments.period), "burst": suggestion.burst,
         })),
         "suggestion": suggestion.map(|(suggestion, policy)| json!({
             "rate": rate_text(suggestion.rate, arguments.period), "burst": suggestion.burst,

@@ -2,14 +2,36 @@
 
 use tollgate::time::WallOffset;
 use tollgate::{Rate, Timestamp};
-use tollgate_sim::suggest::{DAYS_FACTOR_MAX, Doubt, HEADROOM_WHOLE, KEYS_MIN, PERIODS_MIN};
+use tollgate_sim::suggest::{
+    DAYS_FACTOR_MAX, Doubt, HEADROOM_WHOLE, KEYS_MIN, KeyShare, Outliers, PERIODS_MIN, Suggestion,
+};
 
+use super::SEPARATOR;
 use crate::cli::SuggestPeriod;
+use crate::replay::many;
+use crate::text::plain;
 use crate::time_text::{people, rfc3339};
 
 /// A rate as a policy writes it.
 pub(super) fn rate_text(rate: Rate, period: SuggestPeriod) -> String {
     format!("{}/{}", rate.units(), period.name())
+}
+
+/// A suggested limit: `8/min, burst 5`.
+pub(super) fn limit_text(suggestion: &Suggestion, period: SuggestPeriod) -> String {
+    format!("{}, burst {}", rate_text(suggestion.rate, period), suggestion.burst)
+}
+
+/// The flag that asks for this share.
+pub(super) fn untouched(share: KeyShare) -> String {
+    format!("--untouched {}", share.to_string().replace(' ', ""))
+}
+
+/// The names of the few keys that decide, as many as are known.
+pub(super) fn names(outliers: &Outliers) -> String {
+    let more = if outliers.keys > outliers.names.len() as u64 { ", ..." } else { "" };
+    let shown = |name: &String| plain(&name.trim_end_matches(SEPARATOR).replace(SEPARATOR, " ")).to_string();
+    format!("{}{more}", outliers.names.iter().map(shown).collect::<Vec<String>>().join(", "))
 }
 
 /// A head-room as it was typed.
@@ -26,7 +48,13 @@ pub(super) fn day(at: Timestamp) -> String {
 /// Why a suggestion should not be trusted.
 pub(super) fn warning(doubt: Doubt) -> String {
     match doubt {
-        Doubt::FewKeys { keys } => format!("{keys} keys are too few; at least {KEYS_MIN} are needed"),
+        Doubt::FewKeys { keys, .. } if keys < KEYS_MIN => {
+            format!("{} are too few; at least {KEYS_MIN} are needed", many(keys, "key"))
+        }
+        Doubt::FewKeys { keys, share, needed } => format!(
+            "{keys} keys are too few for {share} of them, which is all of them: at least {needed} are needed, or \
+             --untouched 99%, which leaves out one of {KEYS_MIN}"
+        ),
         Doubt::ShortLog { covered, period } => format!(
             "the log covers {}, which is less than {PERIODS_MIN} periods of {}: give a longer log, or a shorter --period",
             people(covered.ceil_millis()),

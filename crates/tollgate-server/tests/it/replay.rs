@@ -268,7 +268,10 @@ fn a_cost_that_the_log_lacks_is_an_error() {
     let output = run(&["replay", "--policy", &policy, &log], b"");
     assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
     let errors = stderr(&output);
-    assert!(errors.contains("limit a computes the cost from tokens, which none of 1 requests"), "{errors}");
+    assert!(
+        errors.contains("limit a computes the cost from tokens, which none of 1 request of the log has"),
+        "{errors}"
+    );
 }
 
 /// The story: after a replay of ten million lines the page could not be written, and nothing else was shown.
@@ -282,4 +285,112 @@ fn a_report_is_shown_although_its_page_cannot_be_written() {
     assert_eq!(output.status.code(), Some(2));
     assert!(stdout(&output).contains("would have denied 0 of 1 request"), "{}", stdout(&output));
     assert!(stderr(&output).contains("name a file that can be written"), "{}", stderr(&output));
+}
+
+/// The story: a log whose lines were all left out, or nearly all, ended with 0 and "would not have changed any of 0 decisions",
+/// which a workflow posts on a pull request. Now nothing is reported of it, and a few lines that are left out are a warning.
+#[test]
+fn a_log_without_requests_is_an_error() {
+    let scratch = Scratch::new();
+    let policy = scratch.file("policy.yaml", POLICY);
+    let good: String = (0..10).map(|second| line("192.0.2.1", second, "curl")).collect();
+    let table: String = (0..50).map(|n| format!("{},192.0.2.{n},/a\n", 1_893_456_000 + n)).collect();
+    let table = scratch.file("table.csv", &format!("time,addr,path\n{table}"));
+    let twice = ["--key", "ip=addr", "--key", "ip=path"];
+    let mostly = scratch.file("mostly.log", &(good.clone() + &"garbage\n".repeat(30)));
+    let partly = scratch.file("partly.log", &(good + &"garbage\n".repeat(3)));
+    let replay = ["replay", "--policy", &policy, "--against", &policy];
+    let suggest = ["suggest", "--by", "ip", "--anyway"];
+    for command in [&replay[..], &suggest] {
+        let output = run(&[command, &twice, &[&table]].concat(), b"");
+        assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
+        assert!(
+            stderr(&output).contains("none of 50 lines is a request that a server accepts:\n"),
+            "{}",
+            stderr(&output)
+        );
+        let output = run(&[command, &[&mostly]].concat(), b"");
+        assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(2), ""));
+        assert!(stderr(&output).contains("30 of 40 lines are no requests"), "{}", stderr(&output));
+        let output = run(&[command, &[&partly]].concat(), b"");
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let warning = "warning: 3 of 13 lines are no requests, and are left out of the report";
+        assert!(stderr(&output).contains(warning), "{}", stderr(&output));
+    }
+}
+
+/// The story: what a damaged gzip gave after the damage was counted, under "only what came before was read". A damaged log
+/// is a warning, and it says that lines may be wrong.
+#[test]
+fn a_damaged_log_is_a_warning() {
+    let scratch = Scratch::new();
+    let policy = scratch.file("policy.yaml", POLICY);
+    let lines: String = (0..5).map(|second| line("192.0.2.1", second, "curl")).collect();
+    // After the text an empty last block, and another checksum and length.
+    let damaged = [cut_gzip(&lines), vec![1, 0, 0, 0xFF, 0xFF], vec![9; 8]].concat();
+    fs::write(scratch.path("damaged.log.gz"), damaged).unwrap();
+    let log = scratch.text("damaged.log.gz");
+    for command in [&["replay", "--policy", &policy][..], &["suggest", "--by", "ip", "--anyway"]] {
+        let output = run(&[command, &[&log]].concat(), b"");
+        let errors = stderr(&output);
+        assert_eq!(output.status.code(), Some(0), "{errors}");
+        assert!(errors.contains("warning: ") && errors.contains("lines of it may be wrong"), "{errors}");
+    }
+}
+
+/// The story: a table with the column `addr` and a policy by `ip` gave "log the address of the client". The message has the
+/// flag that helps, and what the log has.
+#[test]
+fn a_missing_attribute_comes_with_what_the_log_has() {
+    let scratch = Scratch::new();
+    let policy = scratch.file("policy.yaml", POLICY);
+    let table = scratch.file("table.csv", "time,addr,path\n1893456000,192.0.2.1,/a\n");
+    let output = run(&["replay", "--policy", &policy, &table], b"");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("--key ip=addr; the log has addr, path"), "{}", stderr(&output));
+    let log = scratch.file("access.log", &line("192.0.2.1", 1, "curl"));
+    let output = run(&["suggest", "--by", "client", &log], b"");
+    let has = "the log has bytes, ip, method, path, user_agent";
+    assert!(stderr(&output).contains(has), "{}", stderr(&output));
+}
+
+/// The story: a user agent of more than 4,096 bytes removed its request from the report, and a line that no server accepts
+/// could not be found in the log.
+#[test]
+fn a_long_user_agent_is_no_reason_to_leave_a_request_out() {
+    let scratch = Scratch::new();
+    let policy = "limits: [{name: agent, by: [user_agent, path], rate: 2/min}]";
+    let policy = scratch.file("policy.yaml", policy);
+    let long: String = (0..3).map(|second| line("192.0.2.1", second, &"é".repeat(3_000))).collect();
+    let bad = line("192.0.2.1", 7, "curl").replace("/export", "/%00");
+    let log = scratch.file("access.log", &(long + &bad));
+    let output = run(&["replay", "--policy", &policy, &log, "--json", "-"], b"");
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(
+        (&report["totals"]["requests"], &report["totals"]["denied"]),
+        (&3.into(), &1.into()),
+        "{report}"
+    );
+    let example = report["input"]["undecidable_examples"][0].as_str().unwrap();
+    assert!(example.starts_with("2026-11-16T10:00:07Z: "), "{example}");
+}
+
+/// The report of two policies has the totals of the second one, and says how many clients its list leaves out.
+#[test]
+fn the_other_policy_has_its_own_totals() {
+    let scratch = Scratch::new();
+    let (old, new) = (
+        scratch.file("old.yaml", "limits: [{name: a, by: [ip], rate: 9/min}]"),
+        scratch.file("new.yaml", POLICY),
+    );
+    let log: String = (0..30)
+        .flat_map(|client| (0..3).map(move |_| line(&format!("192.0.2.{client}"), 1, "curl")))
+        .collect();
+    let (log, html) = (scratch.file("access.log", &log), scratch.text("r.html"));
+    let output = run(&["replay", "--policy", &old, "--against", &new, &log, "--html", &html], b"");
+    let (text, page) = (stdout(&output), fs::read_to_string(&html).unwrap());
+    for fact in ["new.yaml would have denied 30 of 90 requests (33.33 %)", "and 10 more, which are not shown"]
+    {
+        assert!(text.contains(fact) && page.contains(fact), "{fact}: {text}");
+    }
 }

@@ -60,7 +60,7 @@ fn the_guide_is_true() {
 #[test]
 fn the_output_is_a_policy_that_denies_nothing() {
     let folder = folder(&log(100, [4, 5, 6]));
-    let (status, out, errors) = suggested(&folder, &["--headroom", "1"]);
+    let (status, out, errors) = suggested(&folder, &["--headroom", "1", "--untouched", "99%"]);
     assert_eq!((status, errors.as_str()), (Some(0), ""), "{out}");
     assert!(
         out.ends_with("  - name: per-api-key\n    by: [api_key]\n    rate: 10/min\n    burst: 6\n"),
@@ -100,14 +100,15 @@ fn a_log_that_cannot_carry_a_limit_is_refused() {
         ),
     ] {
         let folder = folder(&log);
-        let (status, out, errors) = suggested(&folder, &[]);
+        let (status, out, errors) = suggested(&folder, &["--untouched", "99%"]);
         assert_eq!(status, Some(1), "{out}");
         let expected = format!(
             "tollgate: warning: nothing is suggested: {cause}; --anyway suggests a limit all the same\n"
         );
         assert_eq!(errors, expected);
         assert!(out.contains("all keys") && out.lines().all(|line| line.starts_with('#')), "{out}");
-        let (status, out, errors) = suggested(&folder, &["--anyway", "--write", "policy.yaml"]);
+        let (status, out, errors) =
+            suggested(&folder, &["--untouched", "99%", "--anyway", "--write", "policy.yaml"]);
         assert_eq!(
             (status, errors),
             (Some(0), format!("tollgate: warning: do not trust this: {cause}\n")),
@@ -153,7 +154,7 @@ fn whole_seconds_give_a_range() {
         .unwrap();
     }
     fs::write(folder.path("access.log"), log).unwrap();
-    let arguments = ["suggest", "--by", "ip", "--json", "access.log"];
+    let arguments = ["suggest", "--by", "ip", "--untouched", "99%", "--json", "access.log"];
     let output = tollgate(&arguments).current_dir(folder.folder()).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let found: Value = serde_json::from_str(&stdout(&output)).unwrap();
@@ -171,7 +172,10 @@ fn whole_seconds_give_a_range() {
 fn an_unreadable_log_is_an_error() {
     let folder = folder(&log(1, [1, 1, 1]));
     for (arguments, expected) in [
-        (&["suggest", "--by", "tenant", "log.csv"][..], "none of 6 requests has tenant; log it"),
+        (
+            &["suggest", "--by", "tenant", "log.csv"][..],
+            "none of 6 requests has tenant; name its column with --key tenant=COLUMN; the log has api_key",
+        ),
         (&["suggest", "--by", "api_key", "none.csv"], "none.csv: "),
         (&["suggest", "--by", "", "log.csv"], "--by"),
         (&["suggest", "--by", "api_key", "--untouched", "0%", "log.csv"], "such as 99.9%"),
@@ -184,23 +188,27 @@ fn an_unreadable_log_is_an_error() {
     }
 }
 
-/// The story: three abusers among 1,500 clients decided the limit, and a new user was given 1,500 a minute. A few keys that need
-/// far more than the others are said, with the share that leaves them out, in the text, on the page and in JSON.
-#[test]
-fn a_few_keys_that_decide_the_limit_are_said() {
-    const SAID: &str =
-        "198 of 200 need no more than 2/min, burst 2. If the other 2 are abuse, use --untouched 99%";
+/// A log of ten minutes in which two of so many keys send far more than the others.
+fn with_two_abusers(keys: u64) -> String {
     let mut text = "time,api_key\n".to_owned();
     for minute in 0..10 {
-        for key in 0..200 {
+        for key in 0..keys {
             for _ in 0..if key < 2 { 40 } else { 1 } {
                 writeln!(text, "2030-01-01T00:{minute:02}:00.000Z,k{key}").unwrap();
             }
         }
     }
-    let folder = folder(&text);
-    let (status, report, _) = suggested(&folder, &["--html", "r.html"]);
-    assert_eq!(status, Some(0), "{report}");
+    text
+}
+
+/// The story: three abusers among 1,500 clients decided the limit, and a new user was given 1,500 a minute. A few keys that need
+/// far more than the others are named, with the share that leaves them out, in the text, on the page and in JSON.
+#[test]
+fn a_few_keys_that_decide_the_limit_are_said() {
+    const SAID: &str = "998 of 1000 need no more than 2/min, burst 2. If the other 2 are abuse, use --untouched 99%: sha256:";
+    let folder = folder(&with_two_abusers(1_000));
+    let (status, report, errors) = suggested(&folder, &["--html", "r.html"]);
+    assert_eq!((status, errors.as_str()), (Some(0), ""), "{report}");
     assert!(report.contains("rate: 75/min") && report.contains(SAID), "{report}");
     assert!(fs::read_to_string(folder.path("r.html")).unwrap().contains(SAID));
     let (_, json, _) = suggested(&folder, &["--json"]);
@@ -208,4 +216,68 @@ fn a_few_keys_that_decide_the_limit_are_said() {
     assert_eq!((&json["looser"]["rate"], &json["looser"]["keys_left_out"]), (&"2/min".into(), &2.into()));
     let (_, report, _) = suggested(&folder, &["--untouched", "99%"]);
     assert!(report.contains("rate: 2/min") && !report.contains("unlike the others"), "{report}");
+}
+
+/// The story: of 403 keys 99.9 % are all, so three abusers decided; the refusal named days that differ, offered a limit that
+/// denies no client, and wrote no page without a word. It names the few keys, the share that leaves them out and the limit
+/// of it, and the page has that limit. A page that cannot be made is said not to be written.
+#[test]
+fn a_refusal_names_the_few_keys_and_the_share_that_leaves_them_out() {
+    let few = folder(&with_two_abusers(403));
+    let (status, report, errors) = suggested(&few, &["--html", "r.html", "--write", "p.yaml"]);
+    assert_eq!(status, Some(1), "{report}");
+    // Credentials are shown by their hashes.
+    for part in [
+        "nothing is suggested: 2 of 403 keys need far more than the others, and decide the limit (sha256:",
+        "; --untouched 99% leaves them out: 2/min, burst 2\ntollgate: warning: p.yaml is not written\n",
+    ] {
+        assert!(errors.contains(part), "{errors}");
+    }
+    assert_eq!(errors.lines().count(), 2, "{errors}");
+    assert!(
+        report.contains("the log through the limit of --untouched 99%, and who would notice: r.html"),
+        "{report}"
+    );
+    let page = fs::read_to_string(few.path("r.html")).unwrap();
+    for part in [
+        "<h1>Set this limit: 2/min, burst 2</h1>",
+        "401 of 403 keys untouched",
+        "    rate: 2/min\n    burst: 2\n",
+        "nothing is suggested: 2 of 403 keys",
+        "<td class=\"t\">sha256:",
+    ] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    let (status, report, errors) = suggested(&few, &["--untouched", "99%"]);
+    assert_eq!((status, errors.as_str()), (Some(0), ""), "{report}");
+    assert!(report.ends_with("    rate: 2/min\n    burst: 2\n"), "{report}");
+
+    let alike = folder(&log(200, [4, 4, 4]));
+    let (status, report, errors) = suggested(&alike, &["--html", "r.html"]);
+    assert_eq!(status, Some(1), "{report}");
+    assert!(
+        errors.contains(
+            "200 keys are too few for 99.9 % of them, which is all of them: at least 1000 are needed"
+        ) && errors.contains("r.html is not written"),
+        "{errors}"
+    );
+    assert!(!alike.path("r.html").exists());
+}
+
+/// The page leads with the limit to set, its policy and how many keys it leaves alone; what it denies is no alarm.
+#[test]
+fn the_page_leads_with_the_limit_to_set() {
+    let folder = folder(&with_two_abusers(200));
+    let (status, report, errors) = suggested(&folder, &["--untouched", "99%", "--html", "r.html"]);
+    assert_eq!((status, errors.as_str()), (Some(0), ""), "{report}");
+    let page = fs::read_to_string(folder.path("r.html")).unwrap();
+    let places = [
+        "<title>Set this limit: 2/min, burst 2",
+        "198 of 200 keys untouched",
+        "<pre>",
+        "It would have denied",
+    ]
+    .map(|part| page.find(part).unwrap_or_else(|| panic!("{part}: {page}")));
+    assert!(places.is_sorted(), "{places:?}");
+    assert!(!page.contains("verdict bad"), "{page}");
 }

@@ -51,7 +51,7 @@ pub struct FileReport {
     pub records: u64,
     /// Lines that are not requests.
     pub bad: u64,
-    /// Why the file ended early: cut compression, a failing disk. What came before was read.
+    /// Why the file ended early, and what was read of it: cut compression, a failing disk.
     pub damage: Option<String>,
 }
 

@@ -187,7 +187,9 @@ impl Pieces {
     /// Notes an archive that ends between two entries without its brackets.
     fn expect_complete(&mut self) {
         if !self.entries.is_complete() && self.damage.is_none() {
-            self.damage = Some("the archive breaks off before its last bracket".to_owned());
+            self.damage = Some(
+                "the archive breaks off before its last bracket; only what came before was read".to_owned(),
+            );
         }
     }
 
@@ -211,8 +213,14 @@ impl Pieces {
                 Err(error) => {
                     self.ended = true;
                     self.damage = Some(match error.kind() {
-                        ErrorKind::UnexpectedEof => "the compressed data is cut short".to_owned(),
-                        _ => format!("reading failed: {error}"),
+                        ErrorKind::UnexpectedEof => {
+                            "the compressed data is cut short; only what came before was read".to_owned()
+                        }
+                        // Where the data went wrong is not known: a checksum covers all of it.
+                        ErrorKind::InvalidData | ErrorKind::InvalidInput | ErrorKind::Other => format!(
+                            "the compressed data is damaged ({error}); lines of it may be wrong, and the rest is missing"
+                        ),
+                        _ => format!("reading failed: {error}; only what came before was read"),
                     });
                 }
             }

@@ -9,6 +9,8 @@ const MORE: Ticks = Ticks::from_secs(2);
 const BOUNDS: [u64; 13] = [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 3_600];
 /// One request in so many may take longer than the window is made for.
 const LONGER_PART: u64 = 1_000;
+/// Requests that are further apart may be so because one has a wrong clock.
+const NEAR: Ticks = Ticks::from_secs(3_600);
 /// After how many requests the window may become shorter.
 const REVIEW_EVERY: u64 = 4_096;
 /// One request in so many may be late. A log with more is not in the order of time, so no count of it would be right.
@@ -27,6 +29,8 @@ pub struct ArrivalWindow {
     previous: Option<Timestamp>,
     /// The earliest and the latest end. Each is that of two requests in a row, so that one wrong clock does not count.
     ends: Option<(Timestamp, Timestamp)>,
+    /// The same, but of requests that are near each other both ends count.
+    span: Option<(Timestamp, Timestamp)>,
 }
 
 impl ArrivalWindow {
@@ -47,6 +51,9 @@ impl ArrivalWindow {
             let (lower, upper) = (end.min(previous), end.max(previous));
             let (first, last) = self.ends.unwrap_or((upper, lower));
             self.ends = Some((first.min(upper), last.max(lower)));
+            let (start, end) = if upper.since(lower) <= NEAR { (lower, upper) } else { (upper, lower) };
+            let (first, last) = self.span.unwrap_or((start, end));
+            self.span = Some((first.min(start), last.max(end)));
         }
     }
 
@@ -76,7 +83,7 @@ impl ArrivalWindow {
     /// How much time the log covers, without single requests that are far from the one before.
     #[must_use]
     pub fn covered(&self) -> Ticks {
-        self.ends.map_or(Ticks::ZERO, |(first, last)| last.since(first))
+        self.span.map_or(Ticks::ZERO, |(first, last)| last.since(first))
     }
 
     /// Whether so many late requests mean that the log is not in the order of time.
@@ -135,7 +142,14 @@ mod tests {
             let window = window(seconds.map(|second| (second, 0)));
             assert!(window.is_complete(at(100 * day + 6)), "{wrong}");
             assert!(!window.is_complete(at(100 * day + 7)), "{wrong}");
-            assert_eq!(window.covered(), Ticks::from_secs(9), "{wrong}");
+            assert_eq!(window.covered(), Ticks::from_secs(10), "{wrong}");
         }
+    }
+
+    /// The story: of a log of 92 seconds whose first request was alone for 15, a message said that it covers 77.
+    #[test]
+    fn a_log_covers_the_time_from_its_first_request_to_its_last() {
+        let window = window([15, 30, 31, 107].map(|second| (1_000_000 + second, 0)));
+        assert_eq!(window.covered(), Ticks::from_secs(92));
     }
 }

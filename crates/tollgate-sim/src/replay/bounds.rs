@@ -3,8 +3,9 @@
 //! and the request came in that second or in the next: its width is two seconds.
 //!
 //! Buckets. The most: time between two stamps counts for the width less, but never twice. What passes then passes
-//! wherever within its width each request came. The fewest: the bucket has what comes within one width on top. Whatever
-//! the instants, no more passes.
+//! wherever within its width each request came. The fewest: the bucket has what comes within one width on top, less one
+//! tick, since the width ends before the next second begins. Whatever the instants, no more passes. A bucket that is never
+//! empty shows in the same way which burst denies no request.
 //!
 //! Windows. To admit each request that fits admits as many as possible, so it is enough to compare which sets of requests
 //! fit. The fewest: what fits into the windows at the true instants has stamps that are as far apart, less the width. The
@@ -65,6 +66,20 @@ impl CreditBucket {
     const fn gained(self, seconds: u64) -> u64 {
         self.gain.saturating_mul(seconds.saturating_mul(TICKS_PER_SECOND))
     }
+
+    /// The credits that come between the first and the last instant of a width.
+    const fn gained_within(self, width: u64) -> u64 {
+        self.gained(width).saturating_sub(self.gain)
+    }
+}
+
+/// The burst that denies no request, in credits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct BurstNeed {
+    /// With less at least one request is denied, whatever the instants.
+    pub(super) least: u64,
+    /// With this none is denied, whatever the instants.
+    pub(super) most: u64,
 }
 
 /// The credits that the buckets of one key lack at both extremes.
@@ -72,6 +87,9 @@ impl CreditBucket {
 pub(super) struct Bounds {
     second: u64,
     levels: [BucketLevels; SIZES_AND_OWN],
+    /// The bucket of the limit's own rate, if it denied nothing.
+    unbounded: BucketLevels,
+    pub(super) need: BurstNeed,
 }
 
 /// The credits that one bucket lacks.
@@ -96,6 +114,13 @@ impl Bounds {
         let elapsed = at.second.saturating_sub(self.second);
         self.second = self.second.max(at.second);
         let mut denied = Extremes::default();
+        let own = CreditBucket { capacity: u64::MAX, ..bucket(OWN) };
+        self.unbounded.pass(own, elapsed);
+        let [fewest, most] = self.unbounded.after(own, at.width, credits);
+        let least = fewest.saturating_sub(own.gained_within(at.width)).max(credits);
+        self.need.least = self.need.least.max(least);
+        self.need.most = self.need.most.max(most);
+        self.unbounded.charge(own, at.width, credits);
         for (size, levels) in self.levels.iter_mut().enumerate() {
             let bucket = bucket(size);
             levels.pass(bucket, elapsed);
@@ -106,6 +131,11 @@ impl Bounds {
             }
         }
         denied
+    }
+
+    /// Takes back the charge of a request that another limit denied. It needed its units all the same.
+    pub(super) fn restore(&mut self, before: Self) {
+        *self = Self { need: self.need, ..before };
     }
 }
 
@@ -125,14 +155,19 @@ impl BucketLevels {
         self.settled.saturating_sub(bucket.gained(1)).saturating_add(self.taken[0])
     }
 
-    /// Charges a request. Returns whether it is denied with the fewest denials, and with the most.
-    fn charge(&mut self, bucket: CreditBucket, width: u64, credits: u64) -> [bool; 2] {
+    /// Lacking after a request, with the fewest denials and with the most.
+    fn after(&self, bucket: CreditBucket, width: u64, credits: u64) -> [u64; 2] {
         let before =
             if width > 1 { self.settled.saturating_add(self.taken[0]) } else { self.settled_next(bucket) };
         let most = before.saturating_add(self.taken[1]).saturating_add(credits);
-        let fewest = self.fewest.saturating_add(credits);
+        [self.fewest.saturating_add(credits), most]
+    }
+
+    /// Charges a request. Returns whether it is denied with the fewest denials, and with the most.
+    fn charge(&mut self, bucket: CreditBucket, width: u64, credits: u64) -> [bool; 2] {
+        let [fewest, most] = self.after(bucket, width, credits);
         let is_denied =
-            [fewest > bucket.capacity.saturating_add(bucket.gained(width)), most > bucket.capacity];
+            [fewest > bucket.capacity.saturating_add(bucket.gained_within(width)), most > bucket.capacity];
         if !is_denied[0] {
             self.fewest = fewest;
         }

@@ -40,7 +40,7 @@ pub struct InputReport {
     pub files: Vec<InputFile>,
     /// All lines that were not empty.
     pub lines: u64,
-    /// Files that ended early, each with the reason. What came before was read.
+    /// Files that ended early, each with the reason and what was read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub damage: Vec<String>,
     /// Lines that could not be read.
@@ -195,9 +195,12 @@ pub struct LimitReport {
     /// The most units of each key in one window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peaks: Option<Peaks>,
-    /// The burst that would have denied no request at this rate.
+    /// The smallest burst that would have denied no request at this rate, wherever in its second each came.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst_for_none: Option<u64>,
+    /// The bounds of it, where stamps are whole seconds: with less than the lower one, at least one request is denied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst_for_none_range: Option<Range>,
     /// Leases that one node would have acquired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leases: Option<u64>,
@@ -242,6 +245,9 @@ pub struct TouchedKey {
     pub route: Option<String>,
     /// The program that most of them came from.
     pub user_agent: Option<String>,
+    /// Whether the first policy denied none of its requests; of keys that another policy newly denies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub is_first_denial: Option<bool>,
 }
 
 /// A limit at another size.
@@ -340,12 +346,25 @@ pub struct Comparison {
     pub denied: u64,
     /// `denied` in per cent.
     pub denied_percent: f64,
+    /// Denials of each of its limits that denied.
+    pub by_limit: Vec<(String, u64)>,
     /// Requests that only the other policy denies.
     pub newly_denied: Changed,
+    /// The keys among them of which the first policy denied no request.
+    pub first_denied: FirstDenied,
     /// Requests that only the first policy denies.
     pub freed: Changed,
     /// The result in a sentence, for a pull request.
     pub sentence: String,
+}
+
+/// Keys that are denied for the first time: the first policy denied none of their requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FirstDenied {
+    /// The keys.
+    pub clients: u64,
+    /// Their denied requests by route, the most frequent first.
+    pub by_route: Vec<(String, u64)>,
 }
 
 /// Requests whose decision differs.

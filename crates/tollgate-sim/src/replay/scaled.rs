@@ -8,7 +8,10 @@ use tollgate::store::Lease;
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Quota, Rate, Ticks, Timestamp};
 
-use super::bounds::{Bounds, CreditBucket, Denials, Extremes, SIZES, SecondsWindow, WindowBounds, Within};
+use super::bounds::{
+    Bounds, BurstNeed, CreditBucket, Denials, Extremes, SIZES, SecondsWindow, WindowBounds, Within,
+};
+use super::report::Range;
 use crate::limiter::Limiter;
 
 /// Sizes other than 1, in quarters.
@@ -171,12 +174,14 @@ impl Sizes {
         !matches!(self.shape, QuotaShape::Permits)
     }
 
-    /// The burst at which this key would never have been denied at this rate; `None` where a limit has no burst.
-    pub(super) const fn burst_of(&self, used: &Used) -> Option<u64> {
-        match self.shape {
-            QuotaShape::Reservoir { period, .. } if period > 0 => Some(used.level_max.div_ceil(period)),
-            _ => None,
-        }
+    /// The burst at which this key would never have been denied at this rate, as far as the stamps say; `None` where a limit
+    /// has no burst. The other limits decide as they did.
+    pub(super) fn burst_of(&self, used: &Used) -> Option<Range> {
+        let QuotaShape::Reservoir { period, .. } = self.shape else { return None };
+        let need = used.bounds.as_ref().map(|bounds| bounds.need);
+        let BurstNeed { least, most } =
+            need.unwrap_or(BurstNeed { least: used.level_max, most: used.level_max });
+        Some(Range::of([least, most, used.level_max].map(|credits| credits.div_ceil(period.max(1)))))
     }
 
     /// Whether the range that stamps of whole seconds leave open is known: that of buckets and of sliding windows that
@@ -210,7 +215,7 @@ impl Sizes {
                 let before = **bounds;
                 let extremes = bounds.charge(bucket, at, asked.cost.saturating_mul(period));
                 if !asked.is_kept() {
-                    **bounds = before;
+                    bounds.restore(before);
                 }
                 Some(extremes)
             }
@@ -284,7 +289,9 @@ fn reservoir(used: &mut Used, asked: Asked, (units, period, capacity): (u64, u64
     let gained = |quarters: u64| elapsed.saturating_mul(units).saturating_mul(quarters);
     used.level = used.level.saturating_sub(gained(ONE));
     used.level_max = used.level_max.max(used.level.saturating_add(credits));
-    used.level = used.level.saturating_add(asked.wanted().saturating_mul(period));
+    if asked.is_kept() {
+        used.level = used.level.saturating_add(credits);
+    }
     if matches!(used.sizes, Levels::Unused) {
         used.sizes = Levels::Inline([0; SIZES]);
     }
@@ -420,7 +427,7 @@ mod tests {
             for (now, cost) in &all {
                 sizes.charge(&mut used, Asked { now: *now, cost: *cost, kept: Kept::Yes }, 0);
             }
-            let burst = sizes.burst_of(&used).unwrap();
+            let burst = sizes.burst_of(&used).unwrap().high;
             let denied = |burst: u64| {
                 let mut limiter = Limiter::new(Quota::token_bucket(rate.burst(burst)).unwrap());
                 all.iter().filter(|(now, cost)| !limiter.charge(*now, *cost).is_allowed()).count()

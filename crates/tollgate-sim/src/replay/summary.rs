@@ -9,7 +9,7 @@ use super::distribution::{histogram, knee, quantile};
 use super::key_map::table_bytes;
 use super::keys::Key;
 use super::report::{
-    Denied, DeniedFor, LimitReport, MemoryUse, Minute, Overlap, Peaks, SizeReport, StoreCost, Totals,
+    Denied, DeniedFor, LimitReport, MemoryUse, Minute, Overlap, Peaks, Range, SizeReport, StoreCost, Totals,
     TouchedKey, Week, percent, written,
 };
 use super::scaled::{QUARTERS, resized};
@@ -117,6 +117,7 @@ impl LimitSheet {
         let counts = self.touched();
         let touched = counts.main[OWN];
         let is_ranged = stamps == Stamps::WholeSeconds;
+        let burst_for_none = self.burst_for_none();
         LimitReport {
             name: limit.name().to_owned(),
             sentence: limit.sentence(),
@@ -137,7 +138,8 @@ impl LimitSheet {
             worst_key: self.top(limit).into_iter().next(),
             sizes: self.size_reports(limit, (keys, &counts), is_ranged),
             peaks: self.peaks(limit),
-            burst_for_none: self.burst_for_none(),
+            burst_for_none: burst_for_none.map(|range| range.high),
+            burst_for_none_range: burst_for_none.filter(|_| is_ranged),
             leases: self.quotas.iter().any(|quota| quota.lease.is_some()).then_some(self.leases),
         }
     }
@@ -174,6 +176,7 @@ impl LimitSheet {
             denied_for_ms: key.denied_for().ceil_millis(),
             route: touched.route(),
             user_agent: touched.user_agent(),
+            is_first_denial: None,
         });
         touched.collect()
     }
@@ -234,9 +237,10 @@ impl LimitSheet {
     }
 
     /// The largest burst that any key needs; `None` where a limit has no burst.
-    fn burst_for_none(&self) -> Option<u64> {
+    fn burst_for_none(&self) -> Option<Range> {
         let burst = |key: &Key| self.quotas.get(usize::from(key.quota))?.burst_of(&key.used);
-        self.keys.values().filter_map(burst).max()
+        let bursts = self.keys.values().filter(|key| key.requests > 0).filter_map(burst);
+        bursts.reduce(|one, other| Range { low: one.low.max(other.low), high: one.high.max(other.high) })
     }
 }
 

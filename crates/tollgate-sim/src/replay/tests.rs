@@ -341,9 +341,43 @@ fn two_policies_are_compared() {
         (against.newly_denied.requests, against.newly_denied.clients, against.freed.requests),
         (2, 1, 0)
     );
-    let sentence =
-        "This change would have denied 40 % of 5 requests (2; 1 client, mostly /export), and freed nothing.";
+    let sentence = "This change would have newly denied 40 % of 5 requests (2; 1 client, mostly /export; none for the first time), \
+         and freed nothing.";
     assert_eq!(against.sentence, sentence);
+}
+
+/// The story: 27 clients were denied for the first time, and the sentence had only the three that were denied before, with
+/// far more requests. It names the others, and they are the first of the list.
+#[test]
+fn clients_that_are_denied_for_the_first_time_are_named() {
+    let [old, new] = [5, 2]
+        .map(|burst| policy(&format!("limits: [{{name: a, by: [user], rate: 1/min, burst: {burst}}}]")));
+    let mut replay = Replay::new(old, Some(new), Options::default(), Given);
+    let mut push = |user: &str, count: u64, target: &str| {
+        for _ in 0..count {
+            let record = Record {
+                target: Some(target.to_owned().into()),
+                attributes: vec![("user".into(), user.to_owned().into())],
+                ..record(START)
+            };
+            replay.push(&record).unwrap();
+        }
+    };
+    push("exporter", 50, "/export");
+    push("ann", 3, "/login");
+    push("bob", 4, "/search");
+    push("eve", 2, "/home");
+    let against = replay.finish(InputReport::default()).unwrap().against.unwrap();
+    assert_eq!(
+        against.sentence,
+        "This change would have newly denied 10 % of 59 requests (6; 3 clients, mostly /export; 2 for the first time: \
+         /search, /login), and freed nothing."
+            .replace("mostly", "most often")
+    );
+    let listed: Vec<(&str, Option<bool>)> =
+        against.newly_denied.top.iter().map(|key| (key.key.as_str(), key.is_first_denial)).collect();
+    assert_eq!(listed, [("bob", Some(true)), ("ann", Some(true)), ("exporter", Some(false))]);
+    assert_eq!(against.by_limit, [("a".to_owned(), against.denied)]);
 }
 
 /// The same log gives the same report, to the byte.

@@ -76,6 +76,10 @@ impl Touched {
         &self.text
     }
 
+    pub(super) fn routes(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.routes.0.iter().map(|(route, count)| (route.as_str(), *count))
+    }
+
     pub(super) fn route(&self) -> Option<String> {
         self.routes.first()
     }
@@ -104,8 +108,10 @@ pub(super) fn route(record: &Record<'_>) -> Option<String> {
     let target = record.target.as_deref().or_else(from_attributes)?;
     let path = target.split(['?', '#']).next().unwrap_or_default();
     let mut route = String::new();
+    let is_slash = |text: &str| text.ends_with('/');
     for (index, segment) in cut(path).split('/').enumerate() {
-        if index > 0 {
+        // Slashes in a row are one, as in the paths that servers count by.
+        if index > 0 && !is_slash(&route) {
             route.push('/');
         }
         route.push_str(if is_identifier(segment) { "*" } else { segment });
@@ -151,5 +157,7 @@ mod tests {
         assert_eq!(route_of("/f/9f86d081-884c-4d65-9f2a"), "/f/*");
         assert_eq!(route_of("/export"), "/export");
         assert_eq!(route_of("?"), "/");
+        assert_eq!(route_of("//export"), "/export");
+        assert_eq!(route_of("/a//b/"), "/a/b/");
     }
 }

@@ -5,8 +5,10 @@ use tollgate::{Rate, Ticks, Timestamp};
 use super::need::BurstRange;
 use super::share::KeyShare;
 
-/// The least number of keys for which limits are suggested.
+/// The least number of keys for which limits are suggested, whatever the share.
 pub const KEYS_MIN: u64 = 100;
+/// A key needs far more than others if its burst is so many times theirs.
+pub(super) const FAR_MORE: u64 = 4;
 /// The most that the bursts of two days may differ, as a factor.
 pub const DAYS_FACTOR_MAX: u64 = 2;
 /// How many periods the log must cover at least: as many as a week has days.
@@ -27,6 +29,15 @@ pub struct FrontierPoint {
     pub burst_of_fewer: u64,
 }
 
+/// The keys that need a burst far larger than a looser share of the keys, at one rate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outliers {
+    /// How many there are.
+    pub keys: u64,
+    /// The first of them, the largest needs first: each with its values.
+    pub names: Vec<String>,
+}
+
 /// One day, in UTC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontierDay {
@@ -45,8 +56,12 @@ pub struct FrontierDay {
 pub struct Frontier {
     /// A point for each rate, in the order of the rates.
     pub points: Vec<FrontierPoint>,
+    /// The keys that are unlike the others, for each rate.
+    pub outliers: Vec<Outliers>,
     /// The wanted share of keys.
     pub share: KeyShare,
+    /// The looser share that leaves the outliers out.
+    pub looser: KeyShare,
     /// How many keys there are.
     pub keys: u64,
     /// How many requests there are.
@@ -68,10 +83,14 @@ pub struct Frontier {
 /// Why a suggestion should not be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
-    /// Fewer than [`KEYS_MIN`] keys.
+    /// So few keys that each single one would decide.
     FewKeys {
         /// How many.
         keys: u64,
+        /// The wanted share of them.
+        share: KeyShare,
+        /// How many it takes for this share, and at least [`KEYS_MIN`].
+        needed: u64,
     },
     /// The log covers less than [`PERIODS_MIN`] periods of the rate.
     ShortLog {
@@ -89,17 +108,13 @@ pub enum Doubt {
     },
 }
 
-/// The limit that a looser share of keys would need. If it is much less, the keys that it leaves out are unlike the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The limit for all keys but a few that need far more and decide the limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LooserSuggestion {
-    /// The looser share.
-    pub share: KeyShare,
-    /// How many keys it leaves out.
-    pub keys_left_out: u64,
-    /// The rate and the burst, with head-room.
-    pub rate: Rate,
-    /// The burst, with head-room.
-    pub burst: u64,
+    /// The limit that leaves them out.
+    pub suggestion: Suggestion,
+    /// The few keys.
+    pub outliers: Outliers,
 }
 
 /// The chosen point.
@@ -107,6 +122,10 @@ pub struct LooserSuggestion {
 pub struct Suggestion {
     /// Its index among the points.
     pub index: usize,
+    /// The share of keys that it is made for.
+    pub share: KeyShare,
+    /// The burst that these needed at this point.
+    pub needed: u64,
     /// The rate and the burst, with head-room.
     pub rate: Rate,
     /// The burst, with head-room.
@@ -120,20 +139,25 @@ impl Frontier {
     /// does.
     #[must_use]
     pub fn suggest(&self, headroom: u64) -> Option<Suggestion> {
-        let (index, rate, burst) = self.chosen(headroom, |point| point.burst.most)?;
-        Some(Suggestion { index, rate, burst, doubts: self.doubts(index) })
+        let mut suggestion = self.chosen(headroom, self.share, |point| point.burst.most)?;
+        suggestion.doubts.extend(self.days_doubt(suggestion.index));
+        Some(suggestion)
     }
 
-    /// The same for a looser share of keys.
+    /// The limit for all keys but a few, if these decide the limit of the wanted share: they need far more than the
+    /// others, and without them the rate is far lower.
     #[must_use]
     pub fn suggest_looser(&self, headroom: u64) -> Option<LooserSuggestion> {
-        let (_, rate, burst) = self.chosen(headroom, |point| point.burst_of_fewer)?;
-        let share = self.share.looser();
-        Some(LooserSuggestion { share, keys_left_out: self.keys - share.of(self.keys), rate, burst })
+        let suggestion = self.chosen(headroom, self.looser, |point| point.burst_of_fewer)?;
+        let outliers = self.outliers.get(suggestion.index)?.clone();
+        let is_much_lower = self
+            .suggest(headroom)
+            .is_none_or(|wanted| suggestion.rate.units() * FAR_MORE <= wanted.rate.units());
+        (is_much_lower && outliers.keys > 0).then_some(LooserSuggestion { suggestion, outliers })
     }
 
     /// The point with the smallest rate that returns its burst within one period, and its numbers with head-room.
-    fn chosen(&self, headroom: u64, burst: fn(&FrontierPoint) -> u64) -> Option<(usize, Rate, u64)> {
+    fn chosen(&self, headroom: u64, share: KeyShare, burst: fn(&FrontierPoint) -> u64) -> Option<Suggestion> {
         let returns = |point: &FrontierPoint| burst(point) <= point.rate.units();
         let fits = self.points.iter().enumerate().filter(|(_, point)| returns(point) && self.keys > 0);
         let (index, point) = fits.min_by(|(_, one), (_, other)| compare(one.rate, other.rate))?;
@@ -141,8 +165,10 @@ impl Frontier {
             let units = u128::from(units) * u128::from(headroom.max(HEADROOM_WHOLE));
             u64::try_from(units.div_ceil(u128::from(HEADROOM_WHOLE))).unwrap_or(u64::MAX)
         };
-        let burst = more(burst(point)).max(1);
-        Some((index, Rate::per_ticks(more(point.rate.units()), point.rate.period()).burst(burst), burst))
+        let needed = burst(point);
+        let burst = more(needed).max(1);
+        let rate = Rate::per_ticks(more(point.rate.units()), point.rate.period()).burst(burst);
+        Some(Suggestion { index, share, needed, rate, burst, doubts: self.doubts(share, index) })
     }
 
     /// The days that can be compared: those that the log covers at least half.
@@ -150,24 +176,27 @@ impl Frontier {
         self.days.iter().filter(|day| day.is_covered)
     }
 
-    fn doubts(&self, index: usize) -> Vec<Doubt> {
+    /// Doubts about a limit for this share of the keys.
+    fn doubts(&self, share: KeyShare, index: usize) -> Vec<Doubt> {
         let mut doubts = Vec::new();
-        if self.keys < KEYS_MIN {
-            doubts.push(Doubt::FewKeys { keys: self.keys });
+        let needed = share.keys_for_one_more().unwrap_or_default().max(KEYS_MIN);
+        if self.keys < needed {
+            doubts.push(Doubt::FewKeys { keys: self.keys, share, needed });
         }
         let period = self.points.get(index).map_or(Ticks::ZERO, |point| point.rate.period());
         if self.covered.as_micros() < period.as_micros().saturating_mul(PERIODS_MIN) {
             doubts.push(Doubt::ShortLog { covered: self.covered, period });
         }
+        doubts
+    }
+
+    /// The doubt of days that need different bursts for the wanted share of the keys.
+    fn days_doubt(&self, index: usize) -> Option<Doubt> {
         let of_day = |day: &FrontierDay| Some((day.start, *day.bursts.get(index)?));
         let days = || self.comparable_days().filter_map(of_day);
-        let (least, most) = (days().min_by_key(|(_, burst)| *burst), days().max_by_key(|(_, burst)| *burst));
-        if let (Some(least), Some(most)) = (least, most)
-            && most.1 > least.1.saturating_mul(DAYS_FACTOR_MAX)
-        {
-            doubts.push(Doubt::DaysDiffer { least, most });
-        }
-        doubts
+        let least = days().min_by_key(|(_, burst)| *burst)?;
+        let most = days().max_by_key(|(_, burst)| *burst)?;
+        (most.1 > least.1.saturating_mul(DAYS_FACTOR_MAX)).then_some(Doubt::DaysDiffer { least, most })
     }
 }
 

@@ -76,6 +76,8 @@ struct CoarseNeed {
     recent_cost: u64,
     /// For each rate: what is lacking at most, and the peak of it.
     levels: Vec<Level>,
+    /// For each rate: the units that were needed at least.
+    least: Vec<u64>,
 }
 
 /// The burst that one key needs, at each of the rates.
@@ -83,7 +85,6 @@ struct CoarseNeed {
 pub struct KeyNeed {
     last: Timestamp,
     cost_max: u64,
-    width_max: Ticks,
     /// Whether a request came since the day began.
     is_active: bool,
     levels: Vec<Level>,
@@ -97,7 +98,6 @@ impl KeyNeed {
         Self {
             last: Timestamp::default(),
             cost_max: 0,
-            width_max: Ticks::ZERO,
             is_active: false,
             levels: vec![Level::default(); rates],
             coarse: None,
@@ -111,12 +111,12 @@ impl KeyNeed {
         let since = now.since(self.last);
         self.last = now;
         self.cost_max = self.cost_max.max(cost);
-        self.width_max = self.width_max.max(width);
         self.is_active = true;
         if self.coarse.is_none() && !width.is_zero() {
             // Up to here nothing was uncertain, so both sides are equal.
             let levels = self.levels.clone();
-            self.coarse = Some(Box::new(CoarseNeed { levels, ..CoarseNeed::default() }));
+            let least = levels.iter().map(|level| level.peak.ever).collect();
+            self.coarse = Some(Box::new(CoarseNeed { levels, least, ..CoarseNeed::default() }));
         }
         for (level, rate) in self.levels.iter_mut().zip(rates) {
             let rate = CreditRate::of(*rate);
@@ -124,22 +124,19 @@ impl KeyNeed {
             level.peak.raise(rate, level.lacking);
         }
         if let Some(coarse) = &mut self.coarse {
+            coarse.raise_least(rates, &self.levels, width);
             coarse.add(rates, (now, since), width, cost);
         }
     }
 
-    /// The burst that the key needs at a rate.
+    /// The burst that the key needs at the rate of this index.
     #[must_use]
-    pub fn burst(&self, rates: &[Rate], index: usize) -> BurstRange {
+    pub fn burst(&self, index: usize) -> BurstRange {
         let peak = self.levels.get(index).map_or(0, |level| level.peak.ever);
         let Some(coarse) = &self.coarse else { return BurstRange { least: peak, most: peak } };
         let most = coarse.levels.get(index).map_or(0, |level| level.peak.ever);
-        // Each interval may have been longer by the width of a stamp, but each request needs its own cost.
-        let slack = rates.get(index).map_or(0, |rate| {
-            let rate = CreditRate::of(*rate);
-            rate.units_up(rate.over(self.width_max))
-        });
-        BurstRange { least: peak.saturating_sub(slack).max(self.cost_max), most }
+        let least = coarse.least.get(index).copied().unwrap_or_default();
+        BurstRange { least: least.max(self.cost_max), most }
     }
 
     /// The largest burst that the key needed at a rate since the day began; `None` if no request came.
@@ -158,6 +155,19 @@ impl KeyNeed {
 }
 
 impl CoarseNeed {
+    /// Each interval that ends with the last request may have been longer by its width, less one tick: the width ends
+    /// before the next second begins.
+    fn raise_least(&mut self, rates: &[Rate], levels: &[Level], width: Ticks) {
+        let longer = Ticks::from_micros(width.as_micros().saturating_sub(1));
+        for ((least, level), rate) in self.least.iter_mut().zip(levels).zip(rates) {
+            let rate = CreditRate::of(*rate);
+            let needed = level.lacking.saturating_sub(rate.over(longer));
+            if needed > rate.of_units(*least) {
+                *least = rate.units_up(needed);
+            }
+        }
+    }
+
     /// Adds a request. A request `s` and a later one `e` are at least as far apart as `e`'s stamp and the end of `s`'s
     /// width. All requests whose widths have not ended when the next one may come can have come at once with it.
     fn add(&mut self, rates: &[Rate], (now, since): (Timestamp, Ticks), width: Ticks, cost: u64) {

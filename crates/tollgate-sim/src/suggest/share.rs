@@ -25,11 +25,26 @@ impl KeyShare {
         u64::try_from(parts.div_ceil(u128::from(WHOLE))).unwrap_or(u64::MAX)
     }
 
-    /// A share that leaves out ten times as many keys, and at most half of them.
-    pub(super) const fn looser(self) -> Self {
+    /// A share that leaves out ten times as many keys, at least one of so many, and at most half of them.
+    pub(super) fn looser(self, keys: u64) -> Self {
+        let mut share = self.ten_times();
+        while share.of(keys) == keys && share.0 > WHOLE / 2 {
+            share = share.ten_times();
+        }
+        share
+    }
+
+    const fn ten_times(self) -> Self {
         let rest = (WHOLE - self.0) * 10;
         let rest = if rest == 0 { REST_MIN } else { rest };
         Self(WHOLE - if rest > WHOLE / 2 { WHOLE / 2 } else { rest })
+    }
+
+    /// The least number of keys of which this share leaves one out. Of fewer, it is all of them, and each single key
+    /// would decide. `None` for the share of all keys.
+    #[must_use]
+    pub fn keys_for_one_more(self) -> Option<u64> {
+        (self.0 < WHOLE).then(|| u64::from(WHOLE).div_ceil(u64::from(WHOLE - self.0)))
     }
 
     /// The value that at least this share of the values does not exceed.
@@ -72,15 +87,37 @@ mod tests {
         assert_eq!(KeyShare::from_millionths(1_000_001), None);
     }
 
-    /// A looser share leaves out ten times as many keys, and at most half.
+    /// A looser share leaves out ten times as many keys, at least one, and at most half.
     #[test]
     fn looser_shares() {
-        for (millionths, expected) in
-            [(1_000_000, 999_000), (999_000, 990_000), (990_000, 900_000), (900_000, 500_000), (1, 500_000)]
-        {
+        for (millionths, keys, expected) in [
+            (1_000_000, 1_000, 999_000),
+            (999_000, 1_000, 990_000),
+            (990_000, 1_000, 900_000),
+            (900_000, 1_000, 500_000),
+            (1, 1_000, 500_000),
+            (1_000_000, 403, 990_000),
+            (999_000, 50, 900_000),
+            (999_000, 1, 500_000),
+        ] {
             let share = KeyShare::from_millionths(millionths).unwrap();
-            assert_eq!(share.looser(), KeyShare(expected), "{millionths}");
+            assert_eq!(share.looser(keys), KeyShare(expected), "{millionths} of {keys}");
         }
+    }
+
+    /// Of so many keys one is left out, and of one fewer none.
+    #[test]
+    fn a_share_says_how_many_keys_it_takes() {
+        for (millionths, expected) in [(999_000, 1_000), (990_000, 100), (997_000, 334), (500_000, 2)] {
+            let share = KeyShare::from_millionths(millionths).unwrap();
+            assert_eq!(share.keys_for_one_more(), Some(expected), "{millionths}");
+            assert_eq!(
+                (share.of(expected), share.of(expected - 1)),
+                (expected - 1, expected - 1),
+                "{millionths}"
+            );
+        }
+        assert_eq!(KeyShare(WHOLE).keys_for_one_more(), None);
     }
 
     /// Shares are written as people write them.

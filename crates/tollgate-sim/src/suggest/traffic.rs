@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, HashMap};
 
 use tollgate::{Rate, Ticks, Timestamp};
 
-use super::frontier::{Frontier, FrontierDay, FrontierPoint};
+use super::frontier::{FAR_MORE, Frontier, FrontierDay, FrontierPoint, Outliers};
 use super::need::{BurstRange, KeyNeed};
 use super::share::KeyShare;
 use crate::log::ArrivalWindow;
@@ -16,6 +16,8 @@ pub const KEYS_MAX: usize = 5_000_000;
 const DAY: u64 = 86_400_000_000;
 /// The least part of a day that the log must cover for the day to be compared with others.
 const DAY_COVERED_MIN: Ticks = Ticks::from_secs(12 * 3_600);
+/// Most outliers that are named.
+const NAMED_MAX: usize = 5;
 /// Maximum number of requests that wait.
 const WAITING_MAX: usize = 1 << 20;
 
@@ -162,9 +164,14 @@ impl TrafficSummary {
             let covered = span.1.min(end).since(span.0.max(day.start));
             day.is_covered = covered >= DAY_COVERED_MIN;
         }
+        let looser = self.share.looser(self.needs.len() as u64);
+        let points: Vec<FrontierPoint> =
+            (0..self.rates.len()).map(|index| self.point(index, looser)).collect();
         Frontier {
-            points: (0..self.rates.len()).map(|index| self.point(index)).collect(),
+            outliers: self.outliers(&points),
+            points,
             share: self.share,
+            looser,
             keys: self.needs.len() as u64,
             requests: self.requests,
             late: self.late,
@@ -176,9 +183,32 @@ impl TrafficSummary {
         }
     }
 
-    fn point(&self, index: usize) -> FrontierPoint {
+    /// The keys that need far more than the looser share, for each point.
+    fn outliers(&self, points: &[FrontierPoint]) -> Vec<Outliers> {
+        let of_point = |(index, point): (usize, &FrontierPoint)| {
+            let need = |key: usize| self.needs.get(key).map_or(0, |need| need.burst(index).most);
+            let far_more = point.burst_of_fewer.saturating_mul(FAR_MORE);
+            let mut keys: Vec<usize> = (0..self.needs.len()).filter(|key| need(*key) >= far_more).collect();
+            keys.sort_by_key(|key| Reverse(need(*key)));
+            let count = keys.len() as u64;
+            keys.truncate(NAMED_MAX);
+            (count, keys)
+        };
+        let all: Vec<(u64, Vec<usize>)> = points.iter().enumerate().map(of_point).collect();
+        let mut named: HashMap<usize, &str> =
+            all.iter().flat_map(|(_, keys)| keys).map(|key| (*key, "")).collect();
+        for (name, key) in &self.keys {
+            named.entry(*key).and_modify(|known| *known = name);
+        }
+        let names = |keys: &[usize]| {
+            keys.iter().filter_map(|key| named.get(key)).map(|name| (*name).to_owned()).collect()
+        };
+        all.iter().map(|(keys, first)| Outliers { keys: *keys, names: names(first) }).collect()
+    }
+
+    fn point(&self, index: usize, looser: KeyShare) -> FrontierPoint {
         let of_keys = |value: fn(BurstRange) -> u64| {
-            self.needs.iter().map(|need| value(need.burst(&self.rates, index))).collect::<Vec<u64>>()
+            self.needs.iter().map(|need| value(need.burst(index))).collect::<Vec<u64>>()
         };
         let mut most = of_keys(|range| range.most);
         let burst = BurstRange {
@@ -186,7 +216,7 @@ impl TrafficSummary {
             most: self.share.quantile(&mut most),
         };
         let burst_of_all = most.iter().copied().max().unwrap_or_default();
-        let burst_of_fewer = self.share.looser().quantile(&mut most);
+        let burst_of_fewer = looser.quantile(&mut most);
         FrontierPoint { rate: self.rates[index], burst, burst_of_all, burst_of_fewer }
     }
 }

@@ -57,7 +57,7 @@ fn by_all_intervals(rate: Rate, sent: &[Sent], shorter: Ticks) -> u64 {
 fn need(rates: &[Rate], sent: &[Sent], width: Ticks) -> Vec<BurstRange> {
     let mut need = KeyNeed::new(rates.len());
     sent.iter().for_each(|(at, cost)| need.add(rates, *at, width, *cost));
-    (0..rates.len()).map(|index| need.burst(rates, index)).collect()
+    (0..rates.len()).map(|index| need.burst(index)).collect()
 }
 
 /// One pass finds the burst that all intervals demand.
@@ -197,7 +197,7 @@ fn suggested_limits_touch_no_more_keys_than_promised() {
 /// doubts.
 #[test]
 fn doubts_are_raised() {
-    let share = KeyShare::from_millionths(999_000).unwrap();
+    let share = KeyShare::from_millionths(990_000).unwrap();
     let hours = |hours: u64| START + Ticks::from_secs(hours * 3_600);
     let at_once = |keys: u64, hour: u64, count: u64| {
         (0..keys).flat_map(move |key| (0..count).map(move |_| (format!("k{key}"), (hours(hour), 1))))
@@ -216,7 +216,8 @@ fn doubts_are_raised() {
     let suggestion = found.suggest(150).unwrap();
     assert_eq!((suggestion.rate.units(), suggestion.burst), (15, 14));
     let days = Doubt::DaysDiffer { least: (hours(0), 4), most: (hours(24), 9) };
-    assert_eq!(suggestion.doubts, [Doubt::FewKeys { keys: 99 }, days]);
+    let few = Doubt::FewKeys { keys: 99, share, needed: 100 };
+    assert_eq!(suggestion.doubts, [few, days]);
     assert!(frontier(&per_minute(), share, &[], Ticks::ZERO).suggest(100).is_none());
     // One stamp of another year makes no log longer.
     let mut short: Vec<_> = at_once(100, 0, 2).collect();
@@ -224,6 +225,43 @@ fn doubts_are_raised() {
     let found = frontier(&per_minute(), share, &short, Ticks::ZERO);
     let doubt = Doubt::ShortLog { covered: Ticks::ZERO, period: Ticks::from_secs(60) };
     assert_eq!(found.suggest(100).unwrap().doubts, [doubt]);
+}
+
+/// The story: 403 keys were enough for a share of 99.9 %, which is all of them, so three abusers decided the limit. The number
+/// of keys follows from the share; the few that decide are named, and so is the share that leaves them out.
+#[test]
+fn a_few_keys_that_decide_are_named() {
+    let share = KeyShare::from_millionths(999_000).unwrap();
+    let minute = |minute: u64| START + Ticks::from_secs(minute * 60);
+    let mut traffic: Vec<(String, Sent)> = Vec::new();
+    for at in (0..20).map(minute) {
+        for key in 0..403 {
+            let count = if key < 3 { 90 + key } else { 1 + key % 2 };
+            traffic.extend((0..count).map(|_| (format!("k{key}"), (at, 1))));
+        }
+    }
+    let found = frontier(&per_minute(), share, &traffic, Ticks::ZERO);
+    let wanted = found.suggest(100).unwrap();
+    assert_eq!(wanted.doubts, [Doubt::FewKeys { keys: 403, share, needed: 1_000 }]);
+    let looser = found.suggest_looser(100).unwrap();
+    assert_eq!((looser.outliers.keys, looser.outliers.names.join(" ").as_str()), (3, "k2 k1 k0"));
+    let share = KeyShare::from_millionths(990_000).unwrap();
+    assert_eq!(
+        (looser.suggestion.rate.units(), looser.suggestion.burst, looser.suggestion.share),
+        (2, 2, share)
+    );
+    // The share that is named carries the suggestion.
+    let again = frontier(&per_minute(), share, &traffic, Ticks::ZERO).suggest(100).unwrap();
+    assert_eq!(again, looser.suggestion);
+    assert_eq!(again.doubts, []);
+}
+
+/// The story: the lower end of a burst was a unit too low, since a stamp was taken to hide all of a second. Two requests of
+/// one second need a burst of two at any rate below 1/s.
+#[test]
+fn two_requests_of_one_second_need_two() {
+    let needed = need(&[Rate::per_minute(1), Rate::per_second(1)], &[(START, 1), (START, 1)], SECOND);
+    assert_eq!(needed, [BurstRange { least: 2, most: 2 }; 2]);
 }
 
 /// A log is in the order in which requests end. The order in which they came is restored, so nothing changes.

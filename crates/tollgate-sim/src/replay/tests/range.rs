@@ -138,6 +138,63 @@ fn ranges_of_several_limits_hold_in_many_cases() {
     }
 }
 
+/// Requests of one user at whole seconds: as many in each second.
+fn each_second(counts: impl IntoIterator<Item = (u64, u64)>) -> Vec<Timed> {
+    let sent = |second: u64| Sent {
+        at: Timestamp::from_unix_micros(START + second * TICKS_PER_SECOND),
+        user: "u".to_owned(),
+        plan: "free",
+        size: "1".to_owned(),
+    };
+    let repeated = |(second, count)| (0..count).map(move |_| (sent(second), Ticks::ZERO));
+    counts.into_iter().flat_map(repeated).collect()
+}
+
+/// The story: of 80 requests in ten seconds at 2/s, burst 6, the fewest denials were 54. The last request comes before the
+/// end of its second, so fewer than 6 + 2 × 10 pass, and 55 are denied: with each key the fewest were one too few.
+#[test]
+fn a_second_ends_before_the_next_begins() {
+    let report = reported(
+        "limits: [{name: a, by: [user], rate: 2/s, burst: 6}]",
+        &each_second((0..10).map(|second| (second, 8))),
+        false,
+    );
+    assert_eq!(report.totals.denied_range, Some(Range { low: 55, high: 58 }));
+}
+
+/// The story: of a log in whole seconds a burst of 1 "would have denied no request", when it denies 0 to 71,005. With the
+/// burst that is named the engine denies nothing, whatever the instants; with less than the lower one it denies something.
+#[test]
+fn the_burst_that_denies_nothing_holds_for_all_instants() {
+    for seed in 0..200 {
+        let (random, is_timed) = (&mut Random::new(seed), seed % 2 == 0);
+        let (units, period) = (1 + random.below(12), ["1s", "10s", "1min"][random.below(3) as usize]);
+        let text =
+            |burst: u64| format!("limits: [{{name: a, by: [user], rate: {units}/{period}, burst: {burst}}}]");
+        let requests = traffic(random, is_timed);
+        let report = reported(&text(1 + random.below(9)), &requests, is_timed);
+        let Range { low, high } = report.limits[0].burst_for_none_range.unwrap();
+        assert_eq!(report.limits[0].burst_for_none, Some(high));
+        let sent: Vec<Sent> = requests.iter().map(|(sent, _)| super::copy(sent)).collect();
+        assert_eq!(truth(&text(high), &sent).0, 0, "{}, seed {seed}", text(high));
+        assert!(low < 2 || truth(&text(low - 1), &sent).0 > 0, "{}, seed {seed}", text(low - 1));
+        // The report of that limit says the same.
+        let denied = |burst| reported(&text(burst), &requests, is_timed).totals.denied_range.unwrap();
+        assert_eq!(denied(high).high, 0, "{}, seed {seed}", text(high));
+        assert!(low < 2 || denied(low - 1).low > 0, "{}, seed {seed}", text(low - 1));
+    }
+}
+
+/// The story: beside a limit that denied most of a flood, one that denied nothing needed "a burst of 33000". What another
+/// limit denies is not charged here, so it needs no burst either.
+#[test]
+fn the_burst_that_denies_nothing_takes_the_other_limits_as_they_are() {
+    let text = "limits: [{name: a, by: [user], rate: 1/min, burst: 3}, {name: b, by: [user], rate: 1/min, burst: 60}]";
+    let report = reported(text, &each_second([(0, 500)]), false);
+    assert_eq!(report.limits[1].denied, 0);
+    assert_eq!(report.limits[1].burst_for_none, Some(4));
+}
+
 /// The story: a log that began with milliseconds and went on in whole seconds had single numbers, and no word on it. The
 /// reader of the files knows the coarsest stamps before the first record; without it, a note says what is missing.
 #[test]

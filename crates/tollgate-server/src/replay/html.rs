@@ -79,7 +79,7 @@ pub(super) fn page(report: &Report, title: &PageTitle<'_>) -> String {
     if let Some(suggested) = &title.suggested {
         set_this(&mut page, report, suggested);
     }
-    head(&mut page, report, title.suggested.is_some());
+    head(&mut page, report, title);
     if let Some((against, comparison)) = against.zip(report.against.as_ref()) {
         put(
             &mut page,
@@ -144,7 +144,7 @@ fn set_this(page: &mut String, report: &Report, suggested: &SuggestedLimit<'_>) 
 }
 
 /// The answer, and the requests that it is about.
-fn head(page: &mut String, report: &Report, is_suggested: bool) {
+fn head(page: &mut String, report: &Report, title: &PageTitle<'_>) {
     let totals = &report.totals;
     if let [limit] = &report.limits[..] {
         put(page, format_args!("<p>{}</p>\n", safe(&limit.sentence)));
@@ -168,7 +168,7 @@ fn head(page: &mut String, report: &Report, is_suggested: bool) {
     // Those whom a suggested limit denies are those whom it is made for.
     let class = match totals.denied {
         0 => " good",
-        _ if is_suggested => "",
+        _ if title.suggested.is_some() => "",
         _ => " bad",
     };
     put(page, format_args!("<p class=\"verdict{class}\">It {}.</p>\n", verdict(totals)));

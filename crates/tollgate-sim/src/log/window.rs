@@ -29,7 +29,7 @@ pub struct ArrivalWindow {
     previous: Option<Timestamp>,
     /// The earliest and the latest end. Each is that of two requests in a row, so that one wrong clock does not count.
     ends: Option<(Timestamp, Timestamp)>,
-    /// The same, but of requests that are near each other both ends count.
+    /// The earliest and the latest end, where of requests that are near each other both count.
     span: Option<(Timestamp, Timestamp)>,
 }
 

@@ -168,7 +168,12 @@ fn a_second_ends_before_the_next_begins() {
 fn the_burst_that_denies_nothing_holds_for_all_instants() {
     for seed in 0..200 {
         let (random, is_timed) = (&mut Random::new(seed), seed % 2 == 0);
-        let (units, period) = (1 + random.below(12), ["1s", "10s", "1min"][random.below(3) as usize]);
+        let units = 1 + random.below(12);
+        let period = match random.below(3) {
+            0 => "1s",
+            1 => "10s",
+            _ => "1min",
+        };
         let text =
             |burst: u64| format!("limits: [{{name: a, by: [user], rate: {units}/{period}, burst: {burst}}}]");
         let requests = traffic(random, is_timed);

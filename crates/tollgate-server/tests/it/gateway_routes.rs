@@ -220,22 +220,16 @@ fn a_wait_for_a_place_is_not_repeated() {
     assert_eq!(gateway.metric("tollgate_gateway_failures_total", "busy"), 1);
 }
 
-/// A gateway whose upstream is itself says so, after a few rounds.
+/// Two gateways that are each other's upstream say so, after a few rounds.
 #[test]
 fn a_loop_ends() {
-    let port = free_port();
-    let address = format!("127.0.0.1:{port}");
-    let arguments = [
-        "serve",
-        "--http",
-        "127.0.0.1:0",
-        "--gateway",
-        &address,
-        "--policy",
-        "-",
-        "--upstream",
-        &format!("http://{address}"),
-    ];
-    let gateway = Gateway::of(Server::start_with(&arguments, OPEN));
-    assert!(gateway.get("/", "").problem(508).contains("upstreams lead"));
+    let addresses = [(); 2].map(|()| format!("127.0.0.1:{}", free_port()));
+    let gateway = |own: &str, other: &str| {
+        let upstream = format!("http://{other}");
+        let listen = ["serve", "--http", "127.0.0.1:0", "--gateway", own, "--policy", "-"];
+        Gateway::of(Server::start_with(&[&listen[..], &["--upstream", &upstream]].concat(), OPEN))
+    };
+    let [one, other] = &addresses;
+    let gateways = [gateway(one, other), gateway(other, one)];
+    assert!(gateways[0].get("/", "").problem(508).contains("upstreams lead"));
 }

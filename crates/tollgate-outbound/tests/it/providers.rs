@@ -383,7 +383,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
-    /// A limit that shrinks in mid-flight refuses only calls that left before a response told.
+    /// A limit that shrinks in mid-flight refuses only calls that left before a response announced it.
     #[test]
     fn a_limit_that_shrinks_refuses_only_what_left_before(
         speech in prop::sample::select(vec![Speech::Ietf, Speech::Draft07, Speech::Epoch, Speech::GoDurations]),

@@ -127,7 +127,7 @@ fn safe(text: &str) -> String {
     safe
 }
 
-/// The suggested limit: whom it leaves alone, and its policy.
+/// The suggested limit: how many keys it leaves alone, and its policy.
 fn set_this(page: &mut String, report: &Report, suggested: &SuggestedLimit<'_>) {
     if let [limit] = &report.limits[..] {
         let touched = limit.touched_range.map_or(limit.touched, |range| range.high);
@@ -165,7 +165,7 @@ fn head(page: &mut String, report: &Report, title: &PageTitle<'_>) {
     for damage in &report.input.damage {
         put(page, format_args!("<p class=\"bad\">Damaged: {}.</p>\n", safe(damage)));
     }
-    // Those whom a suggested limit denies are those whom it is made for.
+    // A suggested limit is made to deny these requests.
     let class = match totals.denied {
         0 => " good",
         _ if title.suggested.is_some() => "",

@@ -96,6 +96,13 @@ pub(crate) struct Loaded {
     pub(crate) warnings: Findings,
 }
 
+impl Loaded {
+    /// Whether these are the rules of the built-in example.
+    pub(crate) fn is_example(&self) -> bool {
+        self.name == EXAMPLE_NAME
+    }
+}
+
 /// Loads the rules of a file or of the files in a directory, of standard input for `-`, or of the example if no path is
 /// given.
 pub(crate) fn load(path: Option<&PathBuf>) -> Result<Loaded, PolicyFileError> {

@@ -112,10 +112,12 @@ fn prepared(mut settings: Settings) -> Result<Prepared, String> {
 fn warn(config: &Config, loaded: &Loaded) {
     let doubts = Doubts { file: &loaded.name, policy: loaded.rules.policy() };
     let mut found = Vec::new();
-    if config.supply() == Supply::Known {
+    // The example shows what limits can be, and is not the operator's to correct.
+    let is_own = !loaded.is_example();
+    if is_own && config.supply() == Supply::Known {
         found.extend(misspelt(doubts, &config.reader, Supply::Known));
     }
-    if !config.routes.is_empty() {
+    if is_own && !config.routes.is_empty() {
         found.extend(UntrustedAttributes::of(&config.reader).warnings(doubts));
     }
     for warning in found {

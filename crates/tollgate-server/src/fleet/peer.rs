@@ -177,6 +177,11 @@ impl PeerClient {
     async fn connect(&self, uri: &Uri) -> Result<SendRequest<Full<Bytes>>, String> {
         let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
         let is_secure = uri.scheme_str() == Some("https");
+        if !is_secure && self.tls.is_some() {
+            return Err(format!(
+                "{uri} is no https:// address, and this node has --fleet-ca, so it asks no other"
+            ));
+        }
         let port = uri.port_u16().unwrap_or(if is_secure { 443 } else { 80 });
         let stream = TcpStream::connect((host, port)).await;
         let stream = stream.map_err(|error| format!("it cannot be reached: {}", plain_cause(&error)))?;

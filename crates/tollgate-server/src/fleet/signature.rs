@@ -13,8 +13,11 @@ use tollgate::Timestamp;
 pub(crate) const PROOF_HEADER: &str = "tollgate-node-proof";
 /// The scheme of the header `Authorization` of a question.
 const SCHEME: &str = "Tollgate-Node";
-/// By how many seconds the clocks of two nodes may differ. A question that was overheard is of no use after that.
+/// By how many seconds the clocks of two nodes may differ. A question that was overheard can be repeated until then.
 const CLOCK_SECONDS_MAX: u64 = 300;
+
+/// How long a digest is in hexadecimal digits.
+const DIGEST_CHARS: usize = 64;
 
 /// The key of a token, by which nodes that know the token recognise each other. It has no `Debug`.
 #[derive(Clone)]
@@ -80,7 +83,8 @@ impl NodeSignature {
         let (Some(value), None) = (given.next(), given.next()) else { return None };
         let mut words = value.to_str().ok()?.split(' ');
         let (scheme, at, body, signature) = (words.next()?, words.next()?, words.next()?, words.next()?);
-        let is_whole = scheme == SCHEME && words.next().is_none();
+        let is_digest = |word: &str| word.len() == DIGEST_CHARS;
+        let is_whole = scheme == SCHEME && words.next().is_none() && is_digest(body) && is_digest(signature);
         is_whole.then_some(Self {
             at: at.parse().ok()?,
             body: body.to_owned(),

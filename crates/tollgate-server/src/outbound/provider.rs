@@ -112,7 +112,9 @@ fn engine(plan: &ProviderPlan, server: &TollgateService) -> Result<Engine<Stores
         let store = Stores::Memory(MemoryStore::new(COUNTER_BYTES, clock.now()));
         return Ok(builder.store(store).clock(clock).build());
     };
-    Ok(builder.store(Stores::Redis(Arc::clone(fleet))).clock(clock).build())
+    // Not a random secret: the store would keep the names of its counters.
+    let secret = secret_of(&plan.name, &server.engine);
+    Ok(builder.secret(secret).store(Stores::Redis(Arc::clone(fleet))).clock(clock).build())
 }
 
 /// The secret of a provider's counters: proxies that share a store have the same, and neither another provider nor the

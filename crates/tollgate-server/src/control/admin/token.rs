@@ -230,7 +230,14 @@ pub(crate) fn credentials(settings: &TokenSettings) -> Result<Credentials, Strin
         settings.token_file.as_ref().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
     if let Some(token) = owner {
         let who = TokenHolder { name: OWNER.to_owned(), role: Role::Admin };
-        known.push(AcceptedToken::new(who, &token));
+        let owner = AcceptedToken::new(who, &token);
+        if let Some(other) = known.iter().find(|other| other.digest == owner.digest) {
+            let name = &other.who.name;
+            return Err(format!(
+                "the token of the owner is also that of {name:?} in --admin-tokens; give each its own"
+            ));
+        }
+        known.push(owner);
     }
     Ok(Credentials { tokens: Tokens(known), notice: notices.join(" and "), token, token_file })
 }

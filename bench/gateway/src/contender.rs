@@ -1,4 +1,4 @@
-//! The contenders, and how each is set up: one worker, connections to the upstream kept, no log of requests, the upstream told the client's
+//! The contenders, and how each is set up: one worker, connections to the upstream kept, no log of requests, the upstream gets the client's
 //! address, and a limit by that address (Envoy's local limit has one bucket for all).
 
 use std::fs;

@@ -344,8 +344,8 @@ impl<S: Store> Service<S> {
         self.rekey_listeners().iter().for_each(|listener| listener(&self.engine));
     }
 
-    /// Calls a listener now, and again whenever the engine hashes keys with another secret. The shared store is charged
-    /// only after that.
+    /// Calls a listener now, and again whenever the engine hashes keys with another secret. A shared store takes charges
+    /// only once its secret is known, and the listeners are called before.
     pub(crate) fn follow_secret(&self, listener: impl Fn(&Engine<S>) + Send + Sync + 'static) {
         let mut listeners = self.rekey_listeners();
         listener(&self.engine);

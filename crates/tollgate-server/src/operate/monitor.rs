@@ -20,6 +20,7 @@ use crate::disk::plain_cause;
 use crate::text::{plain, shown, unknown_name};
 use crate::time_text::duration;
 use tollgate::CredentialDigest;
+use tollgate::address::{Network, Prefixes};
 
 /// How often `top` is drawn, and how long `tail --once` watches.
 const FRAME: Duration = Duration::from_secs(1);
@@ -418,21 +419,41 @@ struct Filter {
     verdict: Option<TailVerdict>,
     /// Empty for all.
     limits: Vec<String>,
-    /// Names, each with the texts that the server may show for its value.
-    attributes: Vec<(String, [String; 2])>,
+    attributes: Vec<WantedAttribute>,
+}
+
+/// An attribute that requests must have.
+#[derive(Debug)]
+struct WantedAttribute {
+    name: String,
+    /// The texts that the server may show for its value.
+    texts: [String; 2],
+    /// The client that the value stands for, if it is an address: however requests spell it.
+    client: Option<Network>,
+}
+
+impl WantedAttribute {
+    fn of(GivenAttribute { name, value }: &GivenAttribute) -> Self {
+        let value = tollgate::Value::from(value).to_string();
+        // The server shortens long values, and shows credentials as digests.
+        let texts = [shown(&value), CredentialDigest::of_value(&value).to_string()];
+        Self { name: shown(name), texts, client: Prefixes::Default.network(&value) }
+    }
+
+    fn is_in(&self, event: &Value) -> bool {
+        event["attributes"][&self.name].as_str().is_some_and(|value| {
+            let is_client = || self.client.is_some() && Prefixes::Default.network(value) == self.client;
+            self.texts.iter().any(|text| text == value) || is_client()
+        })
+    }
 }
 
 impl Filter {
     fn of(arguments: &TailArguments) -> Self {
-        let attribute = |GivenAttribute { name, value }: &GivenAttribute| {
-            let value = tollgate::Value::from(value).to_string();
-            // The server shortens long values, and shows credentials as digests.
-            (shown(name), [shown(&value), CredentialDigest::of_value(&value).to_string()])
-        };
         Self {
             verdict: arguments.verdict.or(arguments.denied.then_some(TailVerdict::Deny)),
             limits: arguments.limits.clone(),
-            attributes: arguments.attributes.iter().map(attribute).collect(),
+            attributes: arguments.attributes.iter().map(WantedAttribute::of).collect(),
         }
     }
 
@@ -444,12 +465,9 @@ impl Filter {
             let mut would_deny = list(event, "would_deny").iter().filter_map(Value::as_str);
             limit == text(event, "limit") || would_deny.any(|name| name == limit)
         };
-        let has = |(name, texts): &(String, [String; 2])| {
-            event["attributes"][name].as_str().is_some_and(|value| texts.iter().any(|text| text == value))
-        };
         is_verdict
             && (self.limits.is_empty() || self.limits.iter().any(is_of))
-            && self.attributes.iter().all(has)
+            && self.attributes.iter().all(|wanted| wanted.is_in(event))
     }
 }
 
@@ -632,6 +650,17 @@ mod tests {
             refused,
             "no limit uses apikey; did you mean api_key? accepted: api_key, ip; or --anyway, if callers send it"
         );
+        // An address is meant, however a request spells it.
+        let wanted = |value: &str| {
+            let value = crate::cli::GivenValue::Text(value.to_owned());
+            WantedAttribute::of(&GivenAttribute { name: "ip".to_owned(), value })
+        };
+        let sent = |ip: &str| serde_json::json!({ "attributes": { "ip": ip } });
+        for spelling in ["192.0.2.1", "192.0.2.1:49152", "::ffff:192.0.2.1"] {
+            assert!(wanted("192.0.2.1").is_in(&sent(spelling)), "{spelling}");
+            assert!(!wanted("192.0.2.2").is_in(&sent(spelling)), "{spelling}");
+        }
+        assert!(wanted("2001:db8::1").is_in(&sent("2001:db8::2")) && wanted("none").is_in(&sent("none")));
         assert!(of(Some(TailVerdict::Deny), &["a"]).shows(&event));
         assert!(!of(Some(TailVerdict::Allow), &[]).shows(&event));
         assert!(!of(None, &["b"]).shows(&event));

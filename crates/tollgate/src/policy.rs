@@ -333,9 +333,10 @@ impl Policy {
         self.vocabulary.kind(attribute) == Kind::Address
     }
 
-    /// The problem with the first value of a request that should be an address and is none, such as `1.2.3`. A program that
-    /// sends it has a mistake, and the limits that count by it do not protect.
-    pub(crate) fn address_problem(&self, request: &CheckRequest<'_>) -> Option<Problem> {
+    /// The problem with the first value of a request that should be an address and is none, such as `1.2.3`. Limits count
+    /// it as it is, so a protocol whose callers are programs may refuse it.
+    #[must_use]
+    pub fn address_problem(&self, request: &CheckRequest<'_>) -> Option<Problem> {
         let is_none = |given: &&Attribute<'_>| {
             self.is_address(given.name)
                 && !self.credentials.contains(given.name)

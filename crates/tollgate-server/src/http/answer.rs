@@ -218,7 +218,7 @@ impl<S: Store> Handler<'_, S> {
 
     /// Refuses a text where an address belongs: it would have a counter of its own.
     pub(super) fn has_addresses(&self, request: &CheckRequest<'_>) -> Result<(), Problem> {
-        let problem = self.service.engine.address_problem(request);
+        let problem = self.service.engine.policy().address_problem(request);
         problem.map_or(Ok(()), |problem| Err(Problem::invalid(problem.to_string())))
     }
 

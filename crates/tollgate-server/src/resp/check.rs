@@ -48,7 +48,7 @@ pub(super) async fn answer<S: Store>(
     if let Some(compat) = resp.service.compat() {
         return elsewhere(&compat, reply);
     }
-    if let Some(problem) = resp.service.engine.address_problem(&request) {
+    if let Some(problem) = resp.service.engine.policy().address_problem(&request) {
         return reply.error(&format!("ERR TG.CHECK: {problem}"));
     }
     let watch = resp.service.meter.sampled_watch();

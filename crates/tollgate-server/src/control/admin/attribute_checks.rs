@@ -105,10 +105,10 @@ impl ControlPlane {
 
     /// Refuses a pattern where a single value is needed, and a text where an address is: no counter belongs to a pattern.
     pub(super) fn single(&self, request: &CheckRequest<'_>) -> Result<(), Problem> {
-        if let Some(problem) = self.service.engine.address_problem(request) {
+        let policy = self.service.engine.policy();
+        if let Some(problem) = policy.address_problem(request) {
             return Err(Problem::invalid(problem.to_string()));
         }
-        let policy = self.service.engine.policy();
         let named = texts(request);
         match named.iter().find(|(name, value)| policy.is_pattern(name, value)) {
             None => Ok(()),

@@ -11,7 +11,7 @@ use crate::identity::Identity;
 use crate::policy_file::{self, PolicyFileError};
 use crate::{FAILURE, SUCCESS, USAGE};
 
-/// What was found in one file.
+/// The findings about one file.
 #[derive(Debug, Default)]
 struct CheckedFile {
     name: String,

@@ -163,7 +163,7 @@ pub(crate) struct Meter {
     is_watched: AtomicBool,
     budget: events::EventBudget,
     recent: RecentDenials,
-    /// What limits in shadow would have denied. Apart, so that it displaces no denial.
+    /// Decisions that limits in shadow would have denied. Apart, so that they displace no denial.
     recent_in_shadow: RecentDenials,
     verdicts: StripedCounters,
     unlimited: Unlimited,

@@ -1,4 +1,4 @@
-//! What a server doubts about a policy that it accepts, at the start and at each reload, in the same words.
+//! Doubts about a policy that a server accepts, in the same words at the start and at each reload.
 
 use tollgate::policy::Finding;
 use tollgate_tower::attributes::Reader;
@@ -7,7 +7,7 @@ use crate::policy_file::Loaded;
 use crate::policy_spelling::{Supply, misspelt};
 use crate::policy_warnings::{Doubts, Ends, UntrustedAttributes};
 
-/// What the config says about the requests of HTTP that a policy is for.
+/// The requests of HTTP that a policy is for, as the config describes them.
 #[derive(Debug)]
 pub(crate) struct ServedRequests {
     /// How attributes are read, with the callers file.

@@ -39,7 +39,7 @@ pub(crate) struct PolicyStatus {
     pub(crate) loaded_at: Timestamp,
     /// Why it became active: an operator, a signal, or a change of the file. Empty at the start.
     pub(crate) loaded_by: String,
-    /// What is accepted in it, and may be a mistake: one finding each.
+    /// Findings about it: each is accepted and may be a mistake.
     pub(crate) warnings: Vec<String>,
     /// The number of reloads that activated another policy.
     pub(crate) good: u64,

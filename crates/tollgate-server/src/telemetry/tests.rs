@@ -316,7 +316,7 @@ fn a_noisy_client_displaces_its_own_denials() {
     }
 }
 
-/// What a limit in shadow would have denied is remembered apart: of many keys, and of many of one key, it displaces no denial.
+/// Decisions that a limit in shadow would have denied are remembered apart: those of many keys displace no denial.
 #[test]
 fn a_limit_in_shadow_displaces_no_denial() {
     let time = ManualClock::new();

@@ -32,7 +32,7 @@ struct ReloadView<'a> {
     resumed: Vec<String>,
     /// Other files that were read again, in words: the callers file, the certificates.
     also: Vec<String>,
-    /// What the active policy has that is accepted and may be a mistake.
+    /// Findings about the active policy: each is accepted and may be a mistake.
     warnings: &'a [String],
 }
 

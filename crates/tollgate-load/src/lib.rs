@@ -57,7 +57,7 @@ pub mod plot;
 pub use details::Details;
 pub use error::LoadError;
 pub use plan::{Pace, Plan};
-pub use request::{LoadRequest, Protocol};
+pub use request::{LoadRequest, Protocol, key_placeholder};
 pub use run::run;
 pub use summary::Summary;
 

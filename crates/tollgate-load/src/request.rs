@@ -1,5 +1,7 @@
 //! The bytes of a request, for each protocol, with a key written into them.
 
+use std::net::Ipv4Addr;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::encoding::{WireType, encode_key, encode_varint, uint32};
 
@@ -22,7 +24,7 @@ pub enum Protocol {
 /// The request that is sent over and over.
 #[derive(Clone, Debug)]
 pub enum LoadRequest {
-    /// A request over HTTP; `{key}` in its body is replaced.
+    /// A request over HTTP; the [placeholder](key_placeholder) of the key in its body is replaced.
     Http {
         /// The path.
         path: String,
@@ -38,7 +40,7 @@ pub enum LoadRequest {
         /// How many checks.
         size: usize,
     },
-    /// A command over RESP; `{key}` in its words is replaced.
+    /// A command over RESP; a word that is the [placeholder](key_placeholder) of the key is replaced.
     Resp {
         /// Its words.
         words: Vec<String>,
@@ -111,30 +113,28 @@ impl LoadRequest {
     pub fn write(&self, out: &mut BytesMut, mut key: impl FnMut() -> u64) {
         match self {
             LoadRequest::Http { path, body, .. } => {
-                let name = name(key());
-                http(out, path, body.replace("{key}", &name).as_bytes());
+                http(out, path, filled(body, key()).as_bytes());
             }
             LoadRequest::Batch { attribute, size } => {
                 let mut body = Vec::with_capacity(64 * size);
                 for index in 0..*size {
                     body.put_u8(if index == 0 { b'[' } else { b',' });
-                    body.put_slice(
-                        format!("{{\"attributes\":{{\"{attribute}\":\"{}\"}}}}", name(key())).as_bytes(),
-                    );
+                    let text = filled(key_placeholder(attribute), key());
+                    body.put_slice(format!("{{\"attributes\":{{\"{attribute}\":\"{text}\"}}}}").as_bytes());
                 }
                 body.put_u8(b']');
                 http(out, "/v1/check/batch", &body);
             }
             LoadRequest::Resp { words } => {
-                let name = name(key());
+                let number = key();
                 out.put_slice(format!("*{}\r\n", words.len()).as_bytes());
                 for word in words {
-                    let word = if word == "{key}" { &name } else { word };
+                    let word = if [NAME, ADDRESS].contains(&word.as_str()) { &filled(word, number) } else { word };
                     out.put_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
                 }
             }
             LoadRequest::Rls { domain, attribute } => {
-                rate_limit_request(out, domain, attribute, &name(key()));
+                rate_limit_request(out, domain, attribute, &filled(key_placeholder(attribute), key()));
             }
             LoadRequest::Grpc { rest, .. } => {
                 let name = name(key());
@@ -166,6 +166,27 @@ fn put_field(out: &mut BytesMut, tag: u32, bytes: &[u8]) {
     out.put_slice(bytes);
 }
 
+/// Stands for the name of a key.
+const NAME: &str = "{key}";
+/// Stands for the address of a key.
+const ADDRESS: &str = "{address}";
+/// The first address of keys, in a network for private use that has more addresses than there are keys.
+const ADDRESS_FIRST: u32 = 0x0a00_0000;
+
+/// The placeholder for the values of an attribute: `{address}` where servers accept addresses only, else `{key}`.
+#[must_use]
+pub fn key_placeholder(attribute: &str) -> &'static str {
+    let is_address = ["ip", "remote_address", "masked_remote_address"].contains(&attribute)
+        || ["_ip", "-ip"].iter().any(|end| attribute.ends_with(end));
+    if is_address { ADDRESS } else { NAME }
+}
+
+fn filled(text: &str, number: u64) -> String {
+    let address = || Ipv4Addr::from(ADDRESS_FIRST | u32::try_from(number).unwrap_or_default());
+    let named = text.replace(NAME, &name(number));
+    if named.contains(ADDRESS) { named.replace(ADDRESS, &address().to_string()) } else { named }
+}
+
 /// A key that looks like a user's.
 fn name(number: u64) -> String {
     format!("user-{number:07}")
@@ -187,6 +208,29 @@ mod tests {
     use prost::Message;
 
     use super::*;
+
+    /// The story: a server refuses texts that are no addresses as values of `ip`, and all keys were such texts.
+    #[test]
+    fn keys_of_an_address_are_addresses() {
+        let written = |request: LoadRequest| {
+            let mut out = BytesMut::new();
+            request.write(&mut out, || 258);
+            String::from_utf8_lossy(&out).into_owned()
+        };
+        for (attribute, expected) in [("ip", "10.0.1.2"), ("client_ip", "10.0.1.2"), ("tip", "user-0000258")] {
+            let placeholder = key_placeholder(attribute);
+            let words = [attribute, placeholder].map(str::to_owned).to_vec();
+            for request in [
+                LoadRequest::Http { path: "/".to_owned(), body: placeholder.to_owned(), decisions: 1 },
+                LoadRequest::Batch { attribute: attribute.to_owned(), size: 2 },
+                LoadRequest::Resp { words },
+                LoadRequest::Rls { domain: "d".to_owned(), attribute: attribute.to_owned() },
+            ] {
+                let text = written(request);
+                assert!(text.contains(expected), "{text}");
+            }
+        }
+    }
 
     /// The request is, byte for byte, what Envoy's own types write; and the codes are Envoy's.
     #[test]

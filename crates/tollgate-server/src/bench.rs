@@ -89,17 +89,18 @@ async fn loaded(
 
 fn question(arguments: &BenchArguments) -> LoadRequest {
     let attribute = arguments.attribute.clone();
+    let key = tollgate_load::key_placeholder(&attribute);
     let words =
         |words: &[&str]| LoadRequest::Resp { words: words.iter().map(|&word| word.to_owned()).collect() };
     match arguments.wire {
         LoadProtocol::Http => LoadRequest::Http {
             path: "/v1/check".to_owned(),
-            body: format!("{{\"attributes\":{{\"{attribute}\":\"{{key}}\"}}}}"),
+            body: format!("{{\"attributes\":{{\"{attribute}\":\"{key}\"}}}}"),
             decisions: 1,
         },
         LoadProtocol::Batch => LoadRequest::Batch { attribute, size: arguments.batch },
         LoadProtocol::Grpc => LoadRequest::Rls { domain: arguments.domain.clone(), attribute },
-        LoadProtocol::Resp => words(&["TG.CHECK", &attribute, "{key}"]),
+        LoadProtocol::Resp => words(&["TG.CHECK", &attribute, key]),
         LoadProtocol::Throttle => words(&["CL.THROTTLE", "{key}", "199", "100", "1"]),
     }
 }

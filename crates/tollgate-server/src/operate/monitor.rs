@@ -20,6 +20,7 @@ use crate::disk::plain_cause;
 use crate::text::{plain, shown, unknown_name};
 use crate::time_text::duration;
 use tollgate::CredentialDigest;
+use tollgate::address::{Network, Prefixes};
 
 /// How often `top` is drawn, and how long `tail --once` watches.
 const FRAME: Duration = Duration::from_secs(1);
@@ -95,6 +96,17 @@ fn are_known(given: &[String], answer: &Value) -> Result<(), String> {
         return Ok(());
     };
     Err(plain(&unknown_name(&format!("--limit: the policy has no limit {unknown:?}"), unknown, &names)))
+}
+
+/// Checks that requests can have the attributes, with the nearest name for one that is not known: with a misspelt name the
+/// view would stay empty.
+fn are_attributes(given: &[GivenAttribute], answer: &Value) -> Result<(), String> {
+    let names: Vec<&str> = list(answer, "attributes").iter().filter_map(Value::as_str).collect();
+    // Rules of other programs have no list of attributes.
+    let unknown = given.iter().find(|given| !names.is_empty() && !names.contains(&given.name.as_str()));
+    let Some(GivenAttribute { name, .. }) = unknown else { return Ok(()) };
+    let problem = plain(&unknown_name(&format!("no limit uses {}", shown(name)), name, &names));
+    Err(format!("{problem}; or --anyway, if callers send it"))
 }
 
 /// The last counts of each key: all decisions, and those of each source.
@@ -296,11 +308,12 @@ pub(super) async fn tail(arguments: &TailArguments, console: &mut Console) -> Re
     if let Some(notice) = client.notice() {
         console.warning(notice);
     }
-    if !arguments.limits.is_empty() {
-        are_known(
-            &arguments.limits,
-            &client.call("GET", "/admin/v1/limits", None).await.unwrap_or_default(),
-        )?;
+    if !arguments.limits.is_empty() || !arguments.attributes.is_empty() {
+        let known = client.call("GET", "/admin/v1/limits", None).await.unwrap_or_default();
+        are_known(&arguments.limits, &known)?;
+        if !arguments.anyway {
+            are_attributes(&arguments.attributes, &known)?;
+        }
     }
     let filter = Filter::of(arguments);
     let is_denied = filter.verdict == Some(TailVerdict::Deny);
@@ -355,10 +368,9 @@ pub(super) async fn tail(arguments: &TailArguments, console: &mut Console) -> Re
 /// The parameter of the query for denials that were made before.
 fn since(arguments: &TailArguments) -> Result<String, String> {
     let Some(text) = &arguments.since else { return Ok(String::new()) };
-    if arguments.would_deny || arguments.verdict == Some(TailVerdict::Allow) {
+    if !arguments.would_deny && Filter::of(arguments).verdict != Some(TailVerdict::Deny) {
         return Err(
-            "--since: the server remembers denials only; accepted: --since with --denied. `tollgate policy diff CANDIDATE \
-             --live --last 1h` says what a limit would have denied, where CANDIDATE is the policy that enforces it"
+            "--since: the server remembers denials only; accepted: --since with --denied or --would-deny"
                 .to_owned(),
         );
     }
@@ -407,21 +419,41 @@ struct Filter {
     verdict: Option<TailVerdict>,
     /// Empty for all.
     limits: Vec<String>,
-    /// Names, each with the texts that the server may show for its value.
-    attributes: Vec<(String, [String; 2])>,
+    attributes: Vec<WantedAttribute>,
+}
+
+/// An attribute that requests must have.
+#[derive(Debug)]
+struct WantedAttribute {
+    name: String,
+    /// The texts that the server may show for its value.
+    texts: [String; 2],
+    /// The client that the value stands for, if it is an address: however requests spell it.
+    client: Option<Network>,
+}
+
+impl WantedAttribute {
+    fn of(GivenAttribute { name, value }: &GivenAttribute) -> Self {
+        let value = tollgate::Value::from(value).to_string();
+        // The server shortens long values, and shows credentials as digests.
+        let texts = [shown(&value), CredentialDigest::of_value(&value).to_string()];
+        Self { name: shown(name), texts, client: Prefixes::Default.network(&value) }
+    }
+
+    fn is_in(&self, event: &Value) -> bool {
+        event["attributes"][&self.name].as_str().is_some_and(|value| {
+            let is_client = || self.client.is_some() && Prefixes::Default.network(value) == self.client;
+            self.texts.iter().any(|text| text == value) || is_client()
+        })
+    }
 }
 
 impl Filter {
     fn of(arguments: &TailArguments) -> Self {
-        let attribute = |GivenAttribute { name, value }: &GivenAttribute| {
-            let value = tollgate::Value::from(value).to_string();
-            // The server shortens long values, and shows credentials as digests.
-            (shown(name), [shown(&value), CredentialDigest::of_value(&value).to_string()])
-        };
         Self {
             verdict: arguments.verdict.or(arguments.denied.then_some(TailVerdict::Deny)),
             limits: arguments.limits.clone(),
-            attributes: arguments.attributes.iter().map(attribute).collect(),
+            attributes: arguments.attributes.iter().map(WantedAttribute::of).collect(),
         }
     }
 
@@ -433,12 +465,9 @@ impl Filter {
             let mut would_deny = list(event, "would_deny").iter().filter_map(Value::as_str);
             limit == text(event, "limit") || would_deny.any(|name| name == limit)
         };
-        let has = |(name, texts): &(String, [String; 2])| {
-            event["attributes"][name].as_str().is_some_and(|value| texts.iter().any(|text| text == value))
-        };
         is_verdict
             && (self.limits.is_empty() || self.limits.iter().any(is_of))
-            && self.attributes.iter().all(has)
+            && self.attributes.iter().all(|wanted| wanted.is_in(event))
     }
 }
 
@@ -610,6 +639,28 @@ mod tests {
             limits: limits.iter().map(|&limit| limit.to_owned()).collect(),
             attributes: Vec::new(),
         };
+        let known = serde_json::json!({ "attributes": ["api_key", "ip"] });
+        let given = |name: &str| {
+            let value = crate::cli::GivenValue::Text("x".to_owned());
+            are_attributes(&[GivenAttribute { name: name.to_owned(), value }], &known)
+        };
+        assert_eq!(given("ip"), Ok(()));
+        let refused = given("apikey").unwrap_err();
+        assert_eq!(
+            refused,
+            "no limit uses apikey; did you mean api_key? accepted: api_key, ip; or --anyway, if callers send it"
+        );
+        // An address is meant, however a request spells it.
+        let wanted = |value: &str| {
+            let value = crate::cli::GivenValue::Text(value.to_owned());
+            WantedAttribute::of(&GivenAttribute { name: "ip".to_owned(), value })
+        };
+        let sent = |ip: &str| serde_json::json!({ "attributes": { "ip": ip } });
+        for spelling in ["192.0.2.1", "192.0.2.1:49152", "::ffff:192.0.2.1"] {
+            assert!(wanted("192.0.2.1").is_in(&sent(spelling)), "{spelling}");
+            assert!(!wanted("192.0.2.2").is_in(&sent(spelling)), "{spelling}");
+        }
+        assert!(wanted("2001:db8::1").is_in(&sent("2001:db8::2")) && wanted("none").is_in(&sent("none")));
         assert!(of(Some(TailVerdict::Deny), &["a"]).shows(&event));
         assert!(!of(Some(TailVerdict::Allow), &[]).shows(&event));
         assert!(!of(None, &["b"]).shows(&event));

@@ -95,7 +95,7 @@ const COMMANDS: [(&str, &str); 25] = [
 ];
 
 /// Requests: a method, a path and a body.
-const REQUESTS: [(&str, &str, &str, &str); 10] = [
+const REQUESTS: [(&str, &str, &str, &str); 11] = [
     ("A wrong path", "GET", "/check/v1", ""),
     ("A wrong method", "GET", "/v1/check", ""),
     ("No body", "POST", "/v1/check", ""),
@@ -103,6 +103,7 @@ const REQUESTS: [(&str, &str, &str, &str); 10] = [
     ("No attributes", "POST", "/v1/check", "{}"),
     ("A misspelled field", "POST", "/v1/check", "{\"atributes\": {\"api_key\": \"k1\"}}"),
     ("A list as a value", "POST", "/v1/check", "{\"attributes\": {\"api_key\": [1]}}"),
+    ("An address that is none", "POST", "/v1/check", "{\"attributes\": {\"ip\": \"1.2.3\"}}"),
     ("A negative cost", "POST", "/v1/check", "{\"attributes\": {\"api_key\": \"k1\"}, \"cost\": -1}"),
     ("A batch that is no list", "POST", "/v1/check/batch", "{}"),
     ("A reservation that is none", "DELETE", "/v1/reservations/7", ""),

@@ -38,6 +38,10 @@ Makes every check that CI makes; `cargo xtask test --help` lists the steps.
 Usage: cargo xtask package
 
 Packages every crate that is published, and installs the program from the packages. The table is in target/test-logs.
+
+Usage: cargo xtask semver [--baseline REV]
+
+Compares the public API of the libraries with that of the newest release.
 ";
 
 /// The request that the arguments make.
@@ -56,6 +60,11 @@ fn main() -> ExitCode {
         // `package` is a step of the long test that is useful alone.
         let steps = if task == "test" { rest } else { &arguments[..1] };
         return finish(test::run(steps).map(|status| (String::new(), status)));
+    }
+    if let Some((task, rest)) = arguments.split_first()
+        && task == "semver"
+    {
+        return finish(test::semver(rest));
     }
     let wants_help = arguments.iter().any(|argument| ["help", "--help", "-h"].contains(&argument.as_str()));
     let result = match arguments.split_first() {

@@ -11,6 +11,7 @@ mod shell;
 mod install;
 mod program;
 mod package;
+mod semver;
 mod steps;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel}
 use std::thread;
 use std::time::Duration;
 
+pub(crate) use semver::semver;
 use shell::{Directories, STEP_TIMEOUT, Shell, now};
 use steps::{LONG_STEPS, Needs, STEPS, Step};
 use summary::{StepResult, complaints, table};

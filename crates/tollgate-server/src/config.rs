@@ -10,13 +10,16 @@ use std::sync::Arc;
 use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use crate::callers::CallersFile;
 use crate::outbound::{OutboundDocument, OutboundPlan};
 use crate::policy_spelling::Supply;
+use crate::policy_warnings::Ends;
+use crate::reload::ServedRequests;
 use crate::store::StoreDocument;
 use crate::{disk, document};
-use tollgate::HeaderPolicy;
 use tollgate::policy::source::{Fields, Report, Tree};
 use tollgate::policy::{FILE_BYTES_MAX, Findings, Problem};
+use tollgate::{Clock, HeaderPolicy};
 use tollgate_gateway::{HeaderNames, RequestSettings, RouteDocument, RoutePlan};
 use tollgate_overload::Plan;
 use tollgate_tower::attributes::address::{IPV6_PREFIX, IPV6_PREFIX_DEFAULT, Network, TRUSTED_MAX, Trusted};
@@ -168,6 +171,27 @@ impl Config {
             || !self.reader.mapped.is_empty()
             || !self.routes.is_empty();
         if is_known { Supply::Known } else { Supply::Unknown }
+    }
+}
+
+impl Config {
+    /// The requests that a policy is for.
+    pub(crate) fn served(&self) -> ServedRequests {
+        let ends = if self.routes.is_empty() { Ends::Unknown } else { Ends::Seen };
+        ServedRequests { reader: self.reader.clone(), supply: self.supply(), ends }
+    }
+
+    /// The requests that a policy is for, with the attributes of the callers file.
+    ///
+    /// # Errors
+    /// When the callers file cannot be used.
+    pub(crate) fn served_with_callers(&self) -> Result<ServedRequests, String> {
+        let mut served = self.served();
+        if let Some(path) = &self.callers {
+            let opened = CallersFile::open(path, &served.reader, Clock::precise().now())?;
+            served.reader.callers = Some(opened.active());
+        }
+        Ok(served)
     }
 }
 

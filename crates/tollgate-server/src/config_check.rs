@@ -1,42 +1,104 @@
-//! `tollgate config check`: reports every problem of config files.
+//! `tollgate config check`: reports every problem of config files, and what a server would say of a policy with them.
+
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
 use crate::cli::ConfigCheckArguments;
-use crate::config;
+use crate::config::{self, Config};
 use crate::console::Console;
+use crate::identity::Identity;
+use crate::policy_file::{self, PolicyFileError};
 use crate::{FAILURE, SUCCESS, USAGE};
+
+/// What was found in one file.
+#[derive(Debug, Default)]
+struct CheckedFile {
+    name: String,
+    status: u8,
+    errors: Vec<String>,
+    warnings: Vec<String>,
+}
+
+impl CheckedFile {
+    fn show(&self, console: &mut Console) {
+        if self.errors.is_empty() {
+            console.line(format_args!("{}: accepted", self.name));
+        }
+        self.errors.iter().chain(&self.warnings).for_each(|finding| console.problem(finding));
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "file": self.name, "valid": self.errors.is_empty(), "errors": self.errors, "warnings": self.warnings,
+        })
+    }
+}
 
 /// Checks every file, even if others have problems.
 pub(crate) fn run(arguments: &ConfigCheckArguments, console: &mut Console) -> u8 {
     let mut status = SUCCESS;
     let mut reports: Vec<Value> = Vec::new();
     for path in &arguments.files {
-        let name = path.display().to_string();
-        let (errors, warnings): (Vec<String>, Vec<String>) = match config::load(Some(path), &[]) {
-            Ok(config) => (Vec::new(), config.warnings),
-            Err(problem) => {
-                // Each line but the first is a finding. A file that cannot be read has none.
-                let findings = problem.strip_prefix(config::ERRORS);
-                status = status.max(if findings.is_some() { FAILURE } else { USAGE });
-                let findings = findings.unwrap_or(&problem);
-                (findings.lines().map(str::to_owned).collect(), Vec::new())
-            }
-        };
+        let loaded = config::load(Some(path), &[]);
+        // Without a config it is not known what the policy is served with.
+        let policy = arguments.policy.as_ref().zip(loaded.as_ref().ok());
+        let policy = policy.map(|(policy, config)| checked_policy(policy, config));
+        let config = checked_config(path.display().to_string(), loaded);
         if arguments.json {
-            reports.push(
-                json!({ "file": name, "valid": errors.is_empty(), "errors": errors, "warnings": warnings }),
-            );
-            continue;
+            let mut report = config.json();
+            if let Some(policy) = &policy {
+                report["policy"] = policy.json();
+            }
+            reports.push(report);
+        } else {
+            config.show(console);
+            policy.iter().for_each(|policy| policy.show(console));
         }
-        if errors.is_empty() {
-            console.line(format_args!("{name}: accepted"));
-        }
-        errors.iter().for_each(|error| console.problem(error));
-        warnings.iter().for_each(|warning| console.problem(warning));
+        status =
+            [config.status, policy.map_or(SUCCESS, |policy| policy.status)].into_iter().fold(status, u8::max);
     }
     if arguments.json {
         console.line(json!({ "files": reports }));
     }
     status
+}
+
+fn checked_config(name: String, loaded: Result<Config, String>) -> CheckedFile {
+    match loaded {
+        Ok(config) => CheckedFile { name, warnings: config.warnings, ..CheckedFile::default() },
+        Err(problem) => {
+            // Each line but the first is a finding. A file that cannot be read has none.
+            let findings = problem.strip_prefix(config::ERRORS);
+            let status = if findings.is_some() { FAILURE } else { USAGE };
+            let errors = findings.unwrap_or(&problem).lines().map(str::to_owned).collect();
+            CheckedFile { name, status, errors, ..CheckedFile::default() }
+        }
+    }
+}
+
+/// The policy as a server with this config would start with it.
+fn checked_policy(path: &PathBuf, config: &Config) -> CheckedFile {
+    let name = path.display().to_string();
+    let served = match config.served_with_callers() {
+        Ok(served) => served,
+        Err(problem) => {
+            return CheckedFile { name, status: USAGE, errors: vec![problem], ..CheckedFile::default() };
+        }
+    };
+    let identity = Identity::of(&served.reader);
+    match policy_file::load_for(Some(path), identity.credentials()) {
+        Ok(loaded) => {
+            let doubts = served.doubts(&loaded);
+            let warnings = loaded.warnings.iter().chain(&doubts).map(ToString::to_string).collect();
+            CheckedFile { name, warnings, ..CheckedFile::default() }
+        }
+        Err(error) => {
+            let errors = match &error {
+                PolicyFileError::Wrong(findings) => findings.iter().map(ToString::to_string).collect(),
+                PolicyFileError::Unreadable { .. } => vec![error.to_string()],
+            };
+            CheckedFile { name, status: error.status(), errors, ..CheckedFile::default() }
+        }
+    }
 }

@@ -44,6 +44,9 @@ pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> Result<
     let start = arguments.at.unwrap_or_else(|| Clock::precise().now());
     let store = MemoryStore::new(MEMORY_BYTES, start);
     let engine = Engine::builder().policy(loaded.rules.into_parts().0).store(store).build();
+    if let Some(problem) = engine.address_problem(&request) {
+        return Err(problem.to_string());
+    }
     let mut now = start;
     let mut table = DecisionTable::default();
     let mut status = SUCCESS;

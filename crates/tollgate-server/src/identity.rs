@@ -2,10 +2,10 @@
 //! Plain credentials become digests here, and known callers get their attributes. The gateway does the same with what
 //! it reads from HTTP, so all protocols count the same identity.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use tollgate::address;
 use tollgate::credential::{CREDENTIAL, CredentialAttributes};
 use tollgate::request::VALUE_BYTES_MAX;
 use tollgate::{CheckRequest, CredentialDigest, RequestError, Value};
@@ -152,7 +152,7 @@ impl Identity {
             // In the same form as an address that is read from a connection.
             Value::Text(text)
                 if name == ADDRESS
-                    && let Ok(address) = text.parse() =>
+                    && let Some(address) = address::client(text) =>
             {
                 Counted { address, ipv6_prefix: self.ipv6_prefix }.to_string()
             }
@@ -197,7 +197,7 @@ impl Identity {
 
 /// Whether a text is an address or a network, which identifies a client without a credential.
 fn is_address(text: &str) -> bool {
-    text.split('/').next().is_some_and(|address| address.parse::<IpAddr>().is_ok())
+    text.split('/').next().is_some_and(|address| address::client(address).is_some())
 }
 
 /// A credential that the callers file does not know.

@@ -1,19 +1,17 @@
 //! `tollgate policy check`: prints the meaning of each limit of a file, and every problem.
 
 use serde_json::{Value, json};
-use tollgate::Clock;
 use tollgate::policy::{Finding, Severity};
-use tollgate_tower::attributes::Reader;
 
 use crate::SUCCESS;
-use crate::callers::CallersFile;
 use crate::cli::CheckArguments;
 use crate::config;
 use crate::console::Console;
 use crate::identity::Identity;
 use crate::policy_file::{self, Loaded, PolicyFileError};
-use crate::policy_spelling::{Supply, misspelt};
-use crate::policy_warnings::{Doubts, Ends, UntrustedAttributes, exceptions};
+use crate::policy_spelling::misspelt;
+use crate::policy_warnings::{Doubts, UntrustedAttributes, exceptions};
+use crate::reload::ServedRequests;
 use crate::text::counted;
 
 /// Checks every file, even if others have problems.
@@ -22,7 +20,8 @@ use crate::text::counted;
 /// When the config cannot be used.
 pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> Result<u8, String> {
     let mut status = SUCCESS;
-    let HttpSide { reader, ends, supply } = http_side(arguments)?;
+    let config = config::load(arguments.config.as_deref(), &[])?;
+    let ServedRequests { reader, supply, ends } = config.served_with_callers()?;
     let (identity, strangers) = (Identity::of(&reader), UntrustedAttributes::of(&reader));
     let mut reports = Vec::new();
     let mut described = false;
@@ -115,25 +114,6 @@ fn finding(finding: &Finding) -> Value {
         "line": finding.line, "column": finding.column, "field": finding.field, "limit": finding.limit,
         "message": finding.message, "accepted": finding.accepted,
     })
-}
-
-/// The part of a config about requests of HTTP.
-struct HttpSide {
-    reader: Reader,
-    ends: Ends,
-    supply: Supply,
-}
-
-/// How requests for these policies are read, and whether the server sees how they end.
-fn http_side(arguments: &CheckArguments) -> Result<HttpSide, String> {
-    let config = config::load(arguments.config.as_deref(), &[])?;
-    let supply = config.supply();
-    let mut reader = config.reader;
-    if let Some(path) = &config.callers {
-        reader.callers = Some(CallersFile::open(path, &reader, Clock::precise().now())?.active());
-    }
-    let ends = if config.routes.is_empty() { Ends::Unknown } else { Ends::Seen };
-    Ok(HttpSide { reader, ends, supply })
 }
 
 /// Prints every problem, one per line.

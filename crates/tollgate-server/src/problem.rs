@@ -64,6 +64,11 @@ impl Problem {
         Self::new(Kind::Admin(refusal), detail)
     }
 
+    /// A refusal with the findings about a file, one in each line. They are not shortened: the compiler bounds them.
+    pub(crate) fn of_findings(refusal: AdminProblem, findings: impl Into<String>) -> Self {
+        Self { kind: Kind::Admin(refusal), detail: findings.into() }
+    }
+
     pub(crate) fn invalid(detail: impl Into<String>) -> Self {
         Self::new(Kind::InvalidRequest, detail)
     }

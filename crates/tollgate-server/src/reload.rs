@@ -16,6 +16,7 @@ use tokio::signal::unix::Signal;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
 use tollgate::credential::CredentialAttributes;
+use tollgate::policy::Findings;
 use tollgate::store::Store;
 use tollgate::{SwapReport, Timestamp};
 
@@ -30,10 +31,12 @@ use guard::PolicySummary;
 use last_good::LastGood;
 
 mod cycle;
+mod doubts;
 mod guard;
 mod last_good;
 mod status;
 
+pub(crate) use doubts::ServedRequests;
 pub(crate) use status::{Origin, PolicyStatus};
 
 /// How often the disk is checked. A change is seen within one interval, must be stable for another, and is active
@@ -92,7 +95,7 @@ impl ReloadOutcome {
         let done = is_reloaded.then(|| "the policy was reloaded".to_owned()).into_iter().chain(also);
         let done = done.collect::<Vec<_>>().join(", ");
         let but = if done.is_empty() { String::new() } else { format!("{done}; but ") };
-        Err(format!("{but}{}", errors.join("; ")))
+        Err(format!("{but}{}", errors.join("\n")))
     }
 }
 
@@ -227,18 +230,22 @@ pub(crate) struct Watcher {
     error: Option<String>,
     last_good: Option<LastGood>,
     force: bool,
+    served: ServedRequests,
 }
 
 impl Watcher {
-    /// Creates the watcher of the policy that a server starts with, and the handle that requests reloads.
+    /// Creates the watcher of the policy that a server starts with, and the handle that requests reloads. Logs what may
+    /// be a mistake in that policy.
     pub(crate) fn new(
         start: &mut Start,
         path: Option<&PathBuf>,
         settings: &ReloadSettings,
+        served: ServedRequests,
         now: Timestamp,
     ) -> (Reloader, Self) {
         let version = start.capture.as_ref().map(|capture| capture.version);
         let mut status = PolicyStatus::new(start.loaded.name.clone(), version, start.origin, now);
+        status.warnings = all_warnings(&start.loaded.warnings, served.warned(&start.loaded));
         status.error = start.error.clone().map(|text| Failure::new(text, now));
         let status = Arc::new(ArcSwap::from_pointee(status));
         let (sender, requests) = mpsc::channel(REQUESTS_MAX);
@@ -251,6 +258,7 @@ impl Watcher {
             error: start.error.clone(),
             last_good: settings.state_dir.as_deref().map(LastGood::new),
             force: settings.is_forced,
+            served,
         };
         (Reloader { requests: sender, status }, watcher)
     }
@@ -296,6 +304,11 @@ impl Watcher {
             }
         }
     }
+}
+
+/// The warnings of the compiler, and the doubts beside them.
+fn all_warnings(compiled: &Findings, doubts: Vec<String>) -> Vec<String> {
+    compiled.iter().map(ToString::to_string).chain(doubts).collect()
 }
 
 /// Reports that a cycle panicked. Even if the report panics as well, the next cycle runs.

@@ -15,10 +15,7 @@ use crate::control::admin::web_console;
 use crate::disk;
 use crate::identity::Identity;
 use crate::log;
-use crate::policy_file::Loaded;
-use crate::policy_spelling::{Supply, misspelt};
-use crate::policy_warnings::{Doubts, UntrustedAttributes};
-use crate::reload::{self, Start};
+use crate::reload::{self, ServedRequests, Start};
 use crate::service::Service;
 use crate::snapshot;
 use crate::store::StoreChoice;
@@ -104,28 +101,11 @@ fn prepared(mut settings: Settings) -> Result<Prepared, String> {
     if overload.is_some() && routes.is_empty() {
         return Err("overload: in the config is about the gateway, and there is none; add routes: to it, or --upstream".to_owned());
     }
-    warn(&settings.config, &start.loaded);
-    Ok(Prepared { settings, clock, tls, start, callers })
-}
-
-/// Logs what is accepted and may be a mistake.
-fn warn(config: &Config, loaded: &Loaded) {
-    let doubts = Doubts { file: &loaded.name, policy: loaded.rules.policy() };
-    let mut found = Vec::new();
-    // The example shows what limits can be, and is not the operator's to correct.
-    let is_own = !loaded.is_example();
-    if is_own && config.supply() == Supply::Known {
-        found.extend(misspelt(doubts, &config.reader, Supply::Known));
-    }
-    if is_own && !config.routes.is_empty() {
-        found.extend(UntrustedAttributes::of(&config.reader).warnings(doubts));
-    }
-    for warning in found {
-        tracing::warn!(%warning, "the policy is accepted, and perhaps not what is meant");
-    }
-    for warning in &config.warnings {
+    for warning in &settings.config.warnings {
         tracing::warn!(warning, "the config is accepted, and perhaps not what is meant");
     }
+    let served = settings.config.served();
+    Ok(Prepared { settings, clock, tls, start, callers, served })
 }
 
 /// The settings of a server and the files that they name, before it opens anything.
@@ -135,6 +115,8 @@ struct Prepared {
     tls: Option<Arc<Tls>>,
     start: Start,
     callers: Option<Arc<CallersFile>>,
+    /// The requests that policies are for.
+    served: ServedRequests,
 }
 
 async fn serve(mut prepared: Prepared, console: &mut Console) -> Result<(), String> {

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use tollgate::{Policy, Rate};
-use tollgate_sim::suggest::{Frontier, LooserSuggestion, Suggestion, TrafficSummary};
+use tollgate_sim::suggest::{Frontier, LooserSuggestion, Suggestion, TrafficSummary, WantedShare};
 
 use crate::cli::{SuggestArguments, SuggestPeriod};
 use crate::console::Console;
@@ -35,7 +35,8 @@ pub(crate) fn run(arguments: &SuggestArguments, console: &mut Console) -> u8 {
         return fail("--html reads the log twice, which standard input cannot be; give a file", console);
     }
     let rates = UNITS.map(|units| Rate::per_ticks(units, arguments.period.length()));
-    let mut summary = TrafficSummary::new(rates.to_vec(), arguments.untouched);
+    let wanted = arguments.untouched.map_or(WantedShare::Finest, WantedShare::Exactly);
+    let mut summary = TrafficSummary::new(rates.to_vec(), wanted);
     let read = reading::read(arguments, &mut summary, console);
     console.end_progress();
     let answered = read.and_then(|notes| {

@@ -163,6 +163,8 @@ pub(crate) struct Meter {
     is_watched: AtomicBool,
     budget: events::EventBudget,
     recent: RecentDenials,
+    /// What limits in shadow would have denied. Apart, so that it displaces no denial.
+    recent_in_shadow: RecentDenials,
     verdicts: StripedCounters,
     unlimited: Unlimited,
     ledger: Ledger,
@@ -188,6 +190,7 @@ impl Meter {
             is_watched: AtomicBool::new(false),
             budget: events::EventBudget::new(events::EVENTS_PER_SECOND),
             recent: RecentDenials::new(),
+            recent_in_shadow: RecentDenials::new(),
             verdicts: StripedCounters::new(VERDICTS.len() * Protocol::ALL.len()),
             unlimited: Unlimited::new(),
             ledger: Ledger::new(),
@@ -233,6 +236,12 @@ impl Meter {
             self.recent.keep(self.recent.share_of(decision), now, || {
                 let key = decision.cause().map(|status| top::key_of(status.limit, request));
                 (key.unwrap_or_default(), events::event(request, decision, protocol, now))
+            });
+        }
+        if let Some(shadow) = events::shadow_denials(decision).next() {
+            let share = self.recent_in_shadow.share_of_shadow(decision, &shadow);
+            self.recent_in_shadow.keep(share, now, || {
+                (top::key_of(shadow.limit, request), events::event(request, decision, protocol, now))
             });
         }
         // Relaxed: a new watcher sees decisions from about now on.
@@ -324,6 +333,16 @@ impl Meter {
     /// The denials since an instant, oldest first, as far as they are remembered.
     pub(crate) fn denials_since(&self, at: Timestamp) -> Vec<Arc<Event>> {
         self.recent.since(at)
+    }
+
+    /// The decisions since an instant that a limit in shadow would have denied, as [`Self::denials_since`].
+    pub(crate) fn shadow_denials_since(&self, at: Timestamp) -> Vec<Arc<Event>> {
+        self.recent_in_shadow.since(at)
+    }
+
+    /// How far the memory of these reaches, as [`Self::denials_forgotten_until`].
+    pub(crate) fn shadow_denials_forgotten_until(&self) -> Option<Timestamp> {
+        self.recent_in_shadow.forgotten_until()
     }
 
     /// The instant up to which keys were denied of which no denial is remembered, if there are such keys.

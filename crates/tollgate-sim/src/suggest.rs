@@ -17,5 +17,5 @@ pub use frontier::{
     Outliers, PERIODS_MIN, Suggestion,
 };
 pub use need::{BurstRange, KeyNeed};
-pub use share::KeyShare;
+pub use share::{KeyShare, WantedShare};
 pub use traffic::{KEYS_MAX, LoggedRequest, TooManyKeys, TrafficSummary};

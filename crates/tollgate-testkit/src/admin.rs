@@ -46,11 +46,14 @@ pub fn says(server: &Server, words: &str, expected: &[&str]) {
     }
 }
 
-/// The status of a command that worked: `get` and `explain` answer 1 when such a request is denied.
+/// The status of a command that worked: `get` and `explain` answer 1 when such a request is denied, and `reset` when there
+/// was no counter.
 pub fn status(words: &str, printed: &str) -> i32 {
     let is_question = words.starts_with("get ") || words.starts_with("explain ");
     let is_denied = printed.contains("is denied now") || printed.contains("{\"allowed\":false");
-    i32::from(is_question && is_denied)
+    let is_void = ["no counter existed", "nothing was reset", "\"counters\":0,"];
+    let is_void = words.starts_with("reset ") && is_void.iter().any(|text| printed.contains(text));
+    i32::from(is_question && is_denied || is_void)
 }
 
 pub fn shown(server: &Server, words: &str) -> Value {

@@ -39,6 +39,41 @@ pub fn canonical(address: IpAddr) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(a, b, c, d))
 }
 
+/// The address of a client as programs and proxies write it: bare, with a port, in brackets, with a zone, or with white
+/// space around it. Only the address says who the client is: a port is new with each connection.
+#[must_use]
+pub fn client(text: &str) -> Option<IpAddr> {
+    let text = text.trim();
+    if let Ok(address) = text.parse() {
+        return Some(address);
+    }
+    if let Some(address) = zoned(text) {
+        return Some(IpAddr::V6(address));
+    }
+    if let Some(inside) = text.strip_prefix('[') {
+        let (address, port) = inside.split_once(']')?;
+        let is_port =
+            port.is_empty() || port.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok());
+        let address = address.parse().ok().or_else(|| zoned(address));
+        return address.filter(|_| is_port).map(IpAddr::V6);
+    }
+    let (address, port) = text.split_once(':')?;
+    port.parse::<u16>().ok()?;
+    address.parse().ok().map(IpAddr::V4)
+}
+
+/// An IPv6 address with a zone. The zone has a meaning only on the host that wrote it.
+fn zoned(text: &str) -> Option<Ipv6Addr> {
+    let (address, zone) = text.split_once('%')?;
+    address.parse().ok().filter(|_| !zone.is_empty())
+}
+
+/// Whether a text has only digits and dots. If it is an address, it is an IPv4 address, which has one spelling like that.
+#[inline]
+pub(crate) fn is_plain(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+}
+
 fn masked(bits: u128, prefix: u8) -> u128 {
     bits & u128::MAX.checked_shl(u32::from(IPV6_BITS.saturating_sub(prefix))).unwrap_or(0)
 }
@@ -125,7 +160,7 @@ impl Network {
 
     /// Parses an address or a network as requests carry it. Bits after the prefix are dropped.
     pub(crate) fn given(text: &str) -> Option<Self> {
-        match Written::read(text)? {
+        match Written::given(text)? {
             Written::Address(address) => Some(Self::single(address)),
             Written::Network(address, prefix) => Some(Self::of(address, prefix)),
         }
@@ -205,6 +240,12 @@ enum Written {
 }
 
 impl Written {
+    /// Parses an address or a network in any spelling that requests may have.
+    fn given(text: &str) -> Option<Self> {
+        Self::read(text).or_else(|| client(text).map(Self::Address))
+    }
+
+    /// Parses an address or a network in the spelling of a policy.
     fn read(text: &str) -> Option<Self> {
         let Some((address, prefix)) = text.split_once('/') else {
             return text.parse().ok().map(Written::Address);
@@ -242,7 +283,7 @@ impl Prefixes {
     /// The network that an address counts as.
     #[must_use]
     pub fn network(self, text: &str) -> Option<Network> {
-        let (address, given) = match Written::read(text)? {
+        let (address, given) = match Written::given(text)? {
             Written::Address(address) => (address, None),
             Written::Network(address, prefix) => (address, Some(prefix)),
         };
@@ -259,10 +300,12 @@ impl Prefixes {
     /// The text for a caller's address in a key. A text that is no address is used as it is.
     #[inline]
     pub(crate) fn counted<'t>(self, text: &'t str, room: &'t mut Text) -> &'t str {
-        // An IPv4 address has one spelling only, so the common case needs no parsing.
-        let is_plain =
-            matches!(self, Prefixes::Default) && !text.bytes().any(|byte| matches!(byte, b':' | b'/'));
-        if is_plain { text } else { self.counted_slowly(text, room) }
+        // The common case needs no parsing.
+        if matches!(self, Prefixes::Default) && is_plain(text) {
+            text
+        } else {
+            self.counted_slowly(text, room)
+        }
     }
 
     #[cold]
@@ -338,9 +381,21 @@ mod tests {
             ("2001:db8:1:2::9/128", "2001:db8:1:2::9", "2001:db8:1::/48"),
             ("2001:db8::/32", "2001:db8::/32", "2001:db8::/32"),
             ("10.0.0.0/8", "10.0.0.0/8", "10.0.0.0/8"),
+            // The story: a program sent the address with the port of the connection, so each connection had its own key.
+            ("203.0.113.7:49152", "203.0.113.7", "203.0.113.0/24"),
+            ("[::ffff:203.0.113.7]:49152", "203.0.113.7", "203.0.113.0/24"),
+            ("[2001:db8:1:2::6]:443", "2001:db8:1:2::/64", "2001:db8:1::/48"),
+            ("[2001:db8:1:2::6]", "2001:db8:1:2::/64", "2001:db8:1::/48"),
+            ("fe80::1%eth0", "fe80::/64", "fe80::/48"),
+            ("[fe80::1%eth0]:443", "fe80::/64", "fe80::/48"),
+            (" 203.0.113.7\n", "203.0.113.7", "203.0.113.0/24"),
             ("none", "none", "none"),
             ("010.0.0.1", "010.0.0.1", "010.0.0.1"),
-            ("fe80::1%eth0", "fe80::1%eth0", "fe80::1%eth0"),
+            ("1.2.3", "1.2.3", "1.2.3"),
+            ("203.0.113.7:", "203.0.113.7:", "203.0.113.7:"),
+            ("203.0.113.7:65536", "203.0.113.7:65536", "203.0.113.7:65536"),
+            ("[203.0.113.7]:80", "[203.0.113.7]:80", "[203.0.113.7]:80"),
+            ("fe80::1%", "fe80::1%", "fe80::1%"),
             ("", "", ""),
         ] {
             assert_eq!(counted(Prefixes::Default, given), by_default, "{given}");
@@ -362,6 +417,8 @@ mod tests {
             ("192.168.1.*", "accepted: 192.168.1.0/24"),
             ("10.0.0.0/33", "accepted: an address or a network"),
             ("10.0.0.0/+8", "accepted: an address or a network"),
+            ("10.0.0.1:80", "accepted: an address or a network"),
+            (" 10.0.0.1", "accepted: an address or a network"),
             ("10.0.0.1-10.0.0.9", "accepted: an address or a network"),
             ("64:ff9b::/96", "accepted: that IPv4 address"),
             ("localhost", "accepted: an address or a network"),

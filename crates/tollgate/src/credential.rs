@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use sha2::{Digest, Sha256};
 
-use crate::address::{IPV6_PREFIX_DEFAULT, Network, canonical};
+use crate::address::{IPV6_PREFIX_DEFAULT, Network, canonical, client};
 
 /// The attribute that holds the credential of a request, by default.
 pub const CREDENTIAL: &str = "api_key";
@@ -181,7 +181,7 @@ impl CredentialAttributes {
     /// The canonical spelling of an address in such an attribute, where the value is spelled differently.
     #[must_use]
     pub fn client(&self, name: &str, value: &str) -> Option<String> {
-        let address = value.parse::<IpAddr>().ok().filter(|_| self.may_be_address(name))?;
+        let address = client(value).filter(|_| self.may_be_address(name))?;
         let one = match canonical(address) {
             IpAddr::V4(address) => address.to_string(),
             whole @ IpAddr::V6(_) => Network::of(whole, self.ipv6_prefix).to_string(),

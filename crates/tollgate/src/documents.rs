@@ -19,5 +19,8 @@ struct Policy;
 #[doc = include_str!("../../../docs/algorithms.md")]
 struct Algorithms;
 
+#[doc = include_str!("../../../docs/refunds.md")]
+struct Refunds;
+
 #[doc = include_str!("../README.md")]
 struct Package;

@@ -12,7 +12,8 @@ use crate::clock::Clock;
 use crate::fallback::Fallback;
 use crate::memory::MemoryStore;
 use crate::overrides::Overrides;
-use crate::policy::{Policy, PolicyError};
+use crate::policy::{Policy, PolicyError, Problem};
+use crate::request::CheckRequest;
 use crate::store::Store;
 use crate::time::{Timestamp, WallOffset};
 
@@ -167,6 +168,13 @@ impl<S: Store> Engine<S> {
     #[must_use]
     pub fn policy(&self) -> Arc<Policy> {
         Arc::clone(&self.active.load().policy)
+    }
+
+    /// The problem with a value of a request that the active policy counts as an address and that is none. Such a request
+    /// is counted by the text as it is, so a protocol whose callers are programs may refuse it.
+    #[must_use]
+    pub fn address_problem(&self, request: &CheckRequest<'_>) -> Option<Problem> {
+        self.active.load().policy.address_problem(request)
     }
 
     /// How far the wall clock is ahead of the decisions' clock.

@@ -117,11 +117,12 @@ use std::io::Read;
 use std::path::Path;
 use std::str::FromStr;
 
+use crate::address::Network;
 use crate::credential::CredentialAttributes;
 use crate::quota::Quota;
-use crate::request::{CheckRequest, Descriptor};
+use crate::request::{Attribute, CheckRequest, Descriptor, Value};
 use compared::ComparedAs;
-use finding::{Position, Report};
+use finding::{Position, Report, quoted};
 use index::LimitIndex;
 use positions::LimitPositions;
 use vocabulary::Kind;
@@ -321,10 +322,36 @@ impl Policy {
         self.vocabulary.is_declared() && self.vocabulary.knows(attribute)
     }
 
+    /// The attributes that the policy declares; none if it declares no names.
+    pub fn attributes_declared(&self) -> impl Iterator<Item = &str> {
+        self.vocabulary.declared_names()
+    }
+
     /// Whether the values of an attribute are addresses, which compare and count by their bits.
     #[must_use]
     pub fn is_address(&self, attribute: &str) -> bool {
         self.vocabulary.kind(attribute) == Kind::Address
+    }
+
+    /// The problem with the first value of a request that should be an address and is none, such as `1.2.3`. A program that
+    /// sends it has a mistake, and the limits that count by it do not protect.
+    pub(crate) fn address_problem(&self, request: &CheckRequest<'_>) -> Option<Problem> {
+        let is_none = |given: &&Attribute<'_>| {
+            self.is_address(given.name)
+                && !self.credentials.contains(given.name)
+                && match given.value {
+                    Value::Text(text) => text != pattern::NO_ADDRESS && Network::given(text).is_none(),
+                    Value::Number(_) => true,
+                }
+        };
+        let given = request.descriptors().flat_map(Descriptor::attributes).find(is_none)?;
+        let (name, value) = (quoted(given.name), given.value);
+        let message = format!("{name}: {:?} is not an address", quoted(&value.to_string()));
+        let accepted = format!(
+            "an address or a network, such as 203.0.113.7 or 2001:db8::/64; none, for a caller that has no address; any text, \
+             if the policy says `attributes: [{{{name}: text}}]`"
+        );
+        Some(Problem::new(message, accepted))
     }
 
     /// The problem with a single value of an attribute, where a pattern or a spelling that no request has would match

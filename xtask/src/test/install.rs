@@ -6,6 +6,7 @@ use std::path::Path;
 use super::shell::Shell;
 
 const DENY: &str = "0.20.2";
+const SEMVER_CHECKS: &str = "0.51.0";
 const NEXTEST: &str = "0.9.143";
 const ENVOY: &str = "1.40.0";
 const VALKEY: &str = "9.1.2.post2";
@@ -110,6 +111,11 @@ pub(crate) fn nextest(shell: &mut Shell) -> Done {
 /// The tool that checks licences and the sources of crates.
 pub(crate) fn deny(shell: &mut Shell) -> Done {
     cargo_tool(shell, "deny", DENY)
+}
+
+/// The tool that compares the public API of two versions.
+pub(crate) fn semver_checks(shell: &mut Shell) -> Done {
+    cargo_tool(shell, "semver-checks", SEMVER_CHECKS)
 }
 
 fn cargo_tool(shell: &mut Shell, name: &str, version: &str) -> Done {

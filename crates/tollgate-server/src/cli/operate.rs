@@ -45,7 +45,7 @@ pub enum OperateCommand {
     Explain(ExplainArguments),
     /// Forget what a running server counted for a key
     #[command(after_long_help = help!(
-        "0 when it was done, 1 when the callers file does not know the credential, 2 when the server could not be asked or refused.":
+        "0 when a counter was reset, 1 when there was none, 2 when the server could not be asked or refused.":
         "reset api_key=k1                        every counter of the key",
         "reset api_key=k1 --limit per-key        only that of one limit"
     ))]
@@ -396,13 +396,16 @@ pub struct TailArguments {
     /// Only decisions that a limit in shadow would have denied
     #[arg(long, conflicts_with_all = ["verdict", "denied"])]
     pub would_deny: bool,
-    /// Begin with the denials of the last DURATION, such as 10m; the server remembers up to 1,000, and where there were
-    /// more, the latest of each key
-    #[arg(long, value_name = "DURATION", requires = "denied")]
+    /// Begin with the denials of the last DURATION, such as 10m; the server remembers up to 1,000, and up to 1,000 of
+    /// limits in shadow; where there were more, the latest of each key
+    #[arg(long, value_name = "DURATION")]
     pub since: Option<String>,
     /// Only decisions of this limit; may be given several times
     #[arg(long = "limit", value_name = "LIMIT")]
     pub limits: Vec<String>,
+    /// Also by attributes that no limit uses and no request is known to have
+    #[arg(long)]
+    pub anyway: bool,
     /// Watch for a second, and end
     #[arg(long)]
     pub once: bool,

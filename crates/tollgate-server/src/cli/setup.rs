@@ -51,6 +51,7 @@ pub enum ConfigCommand {
 const CONFIG_CHECK_EXAMPLES: &str = "\
 Examples:
   tollgate config check config.yaml
+  tollgate config check config.yaml --policy policy.yaml     as a server would start with both
   tollgate config check config.yaml --json
 
 Exit status: 0 when every file is accepted (warnings are allowed), 1 when one is not, 2 when one cannot be read.";
@@ -62,6 +63,9 @@ pub struct ConfigCheckArguments {
     /// The config files
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
+    /// The policy that is served with them: also report what a server would warn of
+    #[arg(long, value_name = "FILE|DIR", env = "TOLLGATE_POLICY")]
+    pub policy: Option<PathBuf>,
     /// Print the problems as JSON
     #[arg(long)]
     pub json: bool,

@@ -71,9 +71,10 @@ pub struct SuggestArguments {
     /// The attributes that the limit counts by, separated by commas, such as ip or api_key
     #[arg(long, value_name = "NAME", required = true, value_delimiter = ',')]
     pub by: Vec<String>,
-    /// The share of keys that the limit would never have denied a request
-    #[arg(long, value_name = "PERCENT", default_value = "99.9%", value_parser = value::share)]
-    pub untouched: KeyShare,
+    /// The share of keys that the limit would never have denied a request [default: 99.9%, and of fewer than 1000 keys
+    /// the finest of 99.8%, 99.5% and 99% that leaves one out]
+    #[arg(long, value_name = "PERCENT", value_parser = value::share)]
+    pub untouched: Option<KeyShare>,
     /// The factor by which the suggested rate and burst are larger than what was needed, from 1 to 10
     #[arg(long, value_name = "FACTOR", default_value = "1.5", value_parser = value::headroom)]
     pub headroom: u64,

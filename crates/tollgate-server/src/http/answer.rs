@@ -208,11 +208,18 @@ impl<S: Store> Handler<'_, S> {
         }
         let known = json_request.known(&self.service.identity);
         let request = json_request.request_of(&known)?;
+        self.has_addresses(&request)?;
         let mut text = Vec::with_capacity(DECISION_BYTES);
         match self.decide(&request, self.service.now(), Some(Stopwatch::start()), &mut text).await {
             Some(compat) => Box::pin(self.answer_check_compat(&compat, &json_request.request()?)).await,
             None => Ok(HttpAnswer::Decision(text)),
         }
+    }
+
+    /// Refuses a text where an address belongs: it would have a counter of its own.
+    pub(super) fn has_addresses(&self, request: &CheckRequest<'_>) -> Result<(), Problem> {
+        let problem = self.service.engine.address_problem(request);
+        problem.map_or(Ok(()), |problem| Err(Problem::invalid(problem.to_string())))
     }
 
     async fn answer_check_compat(
@@ -241,7 +248,9 @@ impl<S: Store> Handler<'_, S> {
             json_requests.iter().map(|json_request| json_request.known(&self.service.identity)).collect();
         let mut requests = Vec::with_capacity(json_requests.len());
         for (index, (json_request, known)) in json_requests.iter().zip(&known).enumerate() {
-            requests.push(json_request.request_of(known).map_err(|error| wrong(index, &error))?);
+            let request = json_request.request_of(known).map_err(|error| wrong(index, &error))?;
+            self.has_addresses(&request).map_err(|problem| wrong(index, &problem.detail))?;
+            requests.push(request);
         }
         if !self.service.engine.store().never_waits() {
             return self.batch_together(json_requests, &requests, now).await;

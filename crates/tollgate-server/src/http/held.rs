@@ -28,6 +28,7 @@ impl<S: Store> Handler<'_, S> {
             );
             return Err(Problem::new(Kind::WrongFormat, detail));
         }
+        self.has_addresses(&request)?;
         let (lifetime, now, watch) = (json_request.lifetime(), self.service.now(), Stopwatch::start());
         let (decision, reservation) = self.service.reserve(&request, lifetime, now, Protocol::Http).await;
         let mut hold = Hold::None;

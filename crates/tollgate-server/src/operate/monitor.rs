@@ -97,6 +97,17 @@ fn are_known(given: &[String], answer: &Value) -> Result<(), String> {
     Err(plain(&unknown_name(&format!("--limit: the policy has no limit {unknown:?}"), unknown, &names)))
 }
 
+/// Checks that requests can have the attributes, with the nearest name for one that is not known: with a misspelt name the
+/// view would stay empty.
+fn are_attributes(given: &[GivenAttribute], answer: &Value) -> Result<(), String> {
+    let names: Vec<&str> = list(answer, "attributes").iter().filter_map(Value::as_str).collect();
+    // Rules of other programs have no list of attributes.
+    let unknown = given.iter().find(|given| !names.is_empty() && !names.contains(&given.name.as_str()));
+    let Some(GivenAttribute { name, .. }) = unknown else { return Ok(()) };
+    let problem = plain(&unknown_name(&format!("no limit uses {}", shown(name)), name, &names));
+    Err(format!("{problem}; or --anyway, if callers send it"))
+}
+
 /// The last counts of each key: all decisions, and those of each source.
 type KeyDecisions = HashMap<(String, String), (u64, Value)>;
 
@@ -296,11 +307,12 @@ pub(super) async fn tail(arguments: &TailArguments, console: &mut Console) -> Re
     if let Some(notice) = client.notice() {
         console.warning(notice);
     }
-    if !arguments.limits.is_empty() {
-        are_known(
-            &arguments.limits,
-            &client.call("GET", "/admin/v1/limits", None).await.unwrap_or_default(),
-        )?;
+    if !arguments.limits.is_empty() || !arguments.attributes.is_empty() {
+        let known = client.call("GET", "/admin/v1/limits", None).await.unwrap_or_default();
+        are_known(&arguments.limits, &known)?;
+        if !arguments.anyway {
+            are_attributes(&arguments.attributes, &known)?;
+        }
     }
     let filter = Filter::of(arguments);
     let is_denied = filter.verdict == Some(TailVerdict::Deny);
@@ -355,10 +367,9 @@ pub(super) async fn tail(arguments: &TailArguments, console: &mut Console) -> Re
 /// The parameter of the query for denials that were made before.
 fn since(arguments: &TailArguments) -> Result<String, String> {
     let Some(text) = &arguments.since else { return Ok(String::new()) };
-    if arguments.would_deny || arguments.verdict == Some(TailVerdict::Allow) {
+    if !arguments.would_deny && Filter::of(arguments).verdict != Some(TailVerdict::Deny) {
         return Err(
-            "--since: the server remembers denials only; accepted: --since with --denied. `tollgate policy diff CANDIDATE \
-             --live --last 1h` says what a limit would have denied, where CANDIDATE is the policy that enforces it"
+            "--since: the server remembers denials only; accepted: --since with --denied or --would-deny"
                 .to_owned(),
         );
     }
@@ -610,6 +621,17 @@ mod tests {
             limits: limits.iter().map(|&limit| limit.to_owned()).collect(),
             attributes: Vec::new(),
         };
+        let known = serde_json::json!({ "attributes": ["api_key", "ip"] });
+        let given = |name: &str| {
+            let value = crate::cli::GivenValue::Text("x".to_owned());
+            are_attributes(&[GivenAttribute { name: name.to_owned(), value }], &known)
+        };
+        assert_eq!(given("ip"), Ok(()));
+        let refused = given("apikey").unwrap_err();
+        assert_eq!(
+            refused,
+            "no limit uses apikey; did you mean api_key? accepted: api_key, ip; or --anyway, if callers send it"
+        );
         assert!(of(Some(TailVerdict::Deny), &["a"]).shows(&event));
         assert!(!of(Some(TailVerdict::Allow), &[]).shows(&event));
         assert!(!of(None, &["b"]).shows(&event));

@@ -402,6 +402,9 @@ pub(super) fn reloaded(answer: &Value, console: &mut Console) {
     for what in also {
         console.line(plain(what.as_str().unwrap_or_default()));
     }
+    for warning in list(answer, "warnings") {
+        console.problem(plain(warning.as_str().unwrap_or_default()));
+    }
 }
 
 /// Prints why the policy file on disk is not the active policy, while that is so.

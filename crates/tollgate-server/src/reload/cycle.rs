@@ -13,7 +13,7 @@ use tollgate::store::Store;
 
 use super::guard::{self, PolicySummary};
 use super::last_good::LastGood;
-use super::{Origin, PolicyOutcome, PolicyStatus, Request, Watcher};
+use super::{Origin, PolicyOutcome, PolicyStatus, Request, ServedRequests, Watcher, all_warnings};
 use crate::failure::Failure;
 use crate::file_watch::{self, Capture, DISK_TIMEOUT, Debounce, FileWatcher, ReloadMode, Seen, hangs};
 use crate::policy_file::{self, Loaded};
@@ -75,6 +75,7 @@ pub(super) struct PolicyReload<S> {
     path: Option<PathBuf>,
     last_good: Option<LastGood>,
     force: bool,
+    served: ServedRequests,
     memory: Mutex<Memory>,
     /// Whether a cycle is writing to the state directory, and not reading the policy. Relaxed: it is only shown.
     is_keeping: AtomicBool,
@@ -101,6 +102,7 @@ impl<S: Store> PolicyReload<S> {
             path: watcher.path,
             last_good: watcher.last_good,
             force: watcher.force,
+            served: watcher.served,
             memory: Mutex::new(memory),
             is_keeping: AtomicBool::new(false),
         };
@@ -181,15 +183,16 @@ impl<S: Store> PolicyReload<S> {
             return Err(self.failed(suspicious(path, &suspicions), mode));
         }
         for warning in loaded.warnings.iter() {
-            tracing::warn!(%warning, "the new policy has a warning");
+            tracing::warn!(%warning, "the policy is accepted, and perhaps not what is meant");
         }
+        let warnings = all_warnings(&loaded.warnings, self.served.warned(&loaded));
         let now = self.now();
         let report =
             self.service.replace(loaded.rules, now).map_err(|error| self.failed(error.to_string(), mode))?;
         let next = PolicyStatus::new(loaded.name, Some(capture.version), Origin::File, now);
         let (good, bad, keep_error) = (status.good + 1, status.bad, status.keep_error.clone());
         let loaded_by = by.to_owned();
-        self.status.store(Arc::new(PolicyStatus { good, bad, keep_error, loaded_by, ..next }));
+        self.status.store(Arc::new(PolicyStatus { good, bad, keep_error, loaded_by, warnings, ..next }));
         let fields: Vec<&str> = report.fields.iter().map(|change| change.field).collect();
         tracing::info!(
             version = capture.version.short(),

@@ -39,6 +39,8 @@ pub(crate) struct PolicyStatus {
     pub(crate) loaded_at: Timestamp,
     /// Why it became active: an operator, a signal, or a change of the file. Empty at the start.
     pub(crate) loaded_by: String,
+    /// What is accepted in it, and may be a mistake: one finding each.
+    pub(crate) warnings: Vec<String>,
     /// The number of reloads that activated another policy.
     pub(crate) good: u64,
     /// The number of reloads that failed because the file was missing, wrong or suspicious.
@@ -60,6 +62,7 @@ impl PolicyStatus {
             origin,
             loaded_at: now,
             loaded_by: String::new(),
+            warnings: Vec::new(),
             good: 0,
             bad: 0,
             error: None,

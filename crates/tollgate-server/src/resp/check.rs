@@ -48,6 +48,9 @@ pub(super) async fn answer<S: Store>(
     if let Some(compat) = resp.service.compat() {
         return elsewhere(&compat, reply);
     }
+    if let Some(problem) = resp.service.engine.address_problem(&request) {
+        return reply.error(&format!("ERR TG.CHECK: {problem}"));
+    }
     let watch = resp.service.meter.sampled_watch();
     // A decision is large, and each future that it passes through would copy it.
     let mut decision = match resp.service.try_check(&request, now, Protocol::Resp) {

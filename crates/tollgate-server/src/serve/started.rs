@@ -58,7 +58,7 @@ impl Started {
         listeners: &Listeners,
         console: &mut Console,
     ) -> Result<Self, String> {
-        let Prepared { settings, clock, tls, mut start, callers } = prepared;
+        let Prepared { settings, clock, tls, mut start, callers, served } = prepared;
         let addresses = listeners.addresses()?;
         let access = access(&settings, tls.as_ref());
         let state_dir = settings.reload.state_dir.as_deref();
@@ -71,10 +71,10 @@ impl Started {
         let state: Vec<&str> = opened.state_line().into_iter().chain(lines).collect();
         let notes = banner::BannerNotes { store: &opened.store_lines(), state: &state };
         let credentials = admin::credentials(&settings.admin)?;
+        let (policy, reload) = (settings.policy.as_ref(), &settings.reload);
+        let (reloader, watcher) = Watcher::new(&mut start, policy, reload, served, clock.now());
         print(banner::lines(&start, &addresses, access, &notes, &credentials), console);
 
-        let (reloader, watcher) =
-            Watcher::new(&mut start, settings.policy.as_ref(), &settings.reload, clock.now());
         let (policy, compat) = start.loaded.rules.into_parts();
         let Counting { engine, throttled, snapshots, held, watch: store } =
             opened.counting(policy, &clock)?;

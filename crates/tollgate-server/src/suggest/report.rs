@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 use tollgate::time::WallOffset;
-use tollgate_sim::suggest::{BurstRange, Frontier, FrontierDay, FrontierPoint, LooserSuggestion, Suggestion};
+use tollgate_sim::suggest::{
+    BurstRange, Frontier, FrontierDay, FrontierPoint, LooserSuggestion, Suggestion, WantedShare,
+};
 
 use super::wording::{day, headroom, limit_text, names, rate_text, untouched, warning};
 use crate::cli::SuggestArguments;
@@ -89,6 +91,7 @@ pub(super) fn lines(
         frontier.share
     ));
     lines.extend(table(frontier, suggestion, drawing, arguments));
+    lines.extend(default_share(frontier));
     if !frontier.width_max.is_zero() {
         lines.push(
             "The log stamps whole seconds. The first burst is for requests as far apart as their stamps allow, the \
@@ -114,6 +117,21 @@ pub(super) fn looser(frontier: &Frontier, arguments: &SuggestArguments) -> Optio
         untouched(suggestion.share),
         names(&outliers)
     ))
+}
+
+/// Which share was chosen, if the usual one is too fine for so few keys.
+fn default_share(frontier: &Frontier) -> Option<String> {
+    let usual = WantedShare::Finest.of(u64::MAX);
+    let is_looser = frontier.wanted == WantedShare::Finest && frontier.share < usual;
+    (is_looser && frontier.share.of(frontier.keys) < frontier.keys).then(|| {
+        format!(
+            "{} is the finest share that {} carry: it leaves {} out. {usual} takes {} keys.",
+            frontier.share,
+            many(frontier.keys, "key"),
+            frontier.keys - frontier.share.of(frontier.keys),
+            usual.keys_for_one_more().unwrap_or_default()
+        )
+    })
 }
 
 fn table(
@@ -211,7 +229,8 @@ pub(super) fn json_of(
         })
     };
     json!({
-        "by": arguments.by, "untouched": frontier.share.to_string(), "headroom": headroom(arguments.headroom),
+        "by": arguments.by, "untouched": frontier.share.to_string(),
+        "untouched_is_default": frontier.wanted == WantedShare::Finest, "headroom": headroom(arguments.headroom),
         "requests": frontier.requests, "keys": frontier.keys, "requests_without_key": notes.without_key,
         "requests_undecidable": notes.undecidable, "requests_late": frontier.late,
         "requests_refused": notes.refused, "damage": notes.damage, "first": rfc3339(frontier.span.0, WallOffset::NONE),

@@ -4,6 +4,7 @@ use tollgate::time::WallOffset;
 use tollgate::{Rate, Timestamp};
 use tollgate_sim::suggest::{
     DAYS_FACTOR_MAX, Doubt, HEADROOM_WHOLE, KEYS_MIN, KeyShare, Outliers, PERIODS_MIN, Suggestion,
+    WantedShare,
 };
 
 use super::SEPARATOR;
@@ -52,8 +53,9 @@ pub(super) fn warning(doubt: Doubt) -> String {
             format!("{} are too few; at least {KEYS_MIN} are needed", many(keys, "key"))
         }
         Doubt::FewKeys { keys, share, needed } => format!(
-            "{keys} keys are too few for {share} of them, which is all of them: at least {needed} are needed, or \
-             --untouched 99%, which leaves out one of {KEYS_MIN}"
+            "{keys} keys are too few for {share} of them, which is all of them: at least {needed} are needed, or {}, \
+             the finest share of which so many keys leave one out",
+            untouched(WantedShare::Finest.of(keys))
         ),
         Doubt::ShortLog { covered, period } => format!(
             "the log covers {}, which is less than {PERIODS_MIN} periods of {}: give a longer log, or a shorter --period",

@@ -71,6 +71,11 @@ impl Meter {
             let share = self.recent.share(denied.map(|key| (key.limit, key.attributes)));
             self.recent.keep(share, now, || (String::new(), event(verdict, protocol, now)));
         }
+        if let Some(shadow) = verdict.rules.iter().find(|rule| rule.is_shadow && rule.is_denied) {
+            let counted = verdict.keys.iter().find(|key| key.limit == shadow.name).or(verdict.keys.first());
+            let share = self.recent_in_shadow.share(counted.map(|key| (key.limit, key.attributes)));
+            self.recent_in_shadow.keep(share, now, || (String::new(), event(verdict, protocol, now)));
+        }
         if let Some(tracer) = self.tracer.get() {
             tracer.record_compat(verdict, protocol, now);
         }

@@ -93,7 +93,7 @@ pub(super) fn event(
             .or(deciding.map(|status| status.limit.name()))
             .unwrap_or_default()
             .to_owned(),
-        would_deny: would_deny(decision),
+        would_deny: shadow_denials(decision).map(|status| status.limit.name().to_owned()).collect(),
         attributes: text::attributes(request),
         retry_after_ms: decision.retry_advice().map(Ticks::ceil_millis),
         reason: RefusalText::of(decision).reason.map(|reason| text::shown(&reason)),
@@ -101,11 +101,11 @@ pub(super) fn event(
     }
 }
 
-/// The names of the limits in shadow that would have denied.
-fn would_deny(decision: &Decision) -> Vec<String> {
+/// The limits in shadow that would have denied.
+#[inline]
+pub(super) fn shadow_denials(decision: &Decision) -> impl Iterator<Item = LimitStatus<'_>> {
     let in_shadow = decision.limits().filter(|status| status.enforcement == Enforcement::Shadow);
-    let denying = in_shadow.filter(|status| !status.outcome.is_allowed());
-    denying.map(|status| status.limit.name().to_owned()).collect()
+    in_shadow.filter(|status| !status.outcome.is_allowed())
 }
 
 /// The limit that denied. If none did, the enforced limit with the smallest share left.

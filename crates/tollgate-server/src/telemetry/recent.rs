@@ -1,4 +1,5 @@
-//! The latest denials, so that an operator can look at one that is over. The memory is bounded. When it is full, the
+//! The latest denials, so that an operator can look at one that is over, and beside them the latest that a limit in shadow
+//! would have made. Each memory is bounded. When it is full, the
 //! key with the most denials in it gives way, so a noisy client displaces its own denials, and not those of others. The
 //! cost of a flood is bounded as well: beyond its share of a second, a denial of a key costs one read.
 
@@ -8,7 +9,7 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tollgate::{Decision, Timestamp};
+use tollgate::{Decision, LimitStatus, Timestamp};
 
 use super::Event;
 use super::events::EventBudget;
@@ -69,6 +70,15 @@ impl RecentDenials {
         let cause = decision.cause();
         let keyed = cause.into_iter().chain(decision.limits()).find(|status| !status.limit.by().is_empty());
         keyed.or(cause).map_or(0, |status| status.key_hash)
+    }
+
+    /// The same for a limit in shadow that would have denied.
+    pub(super) fn share_of_shadow(&self, decision: &Decision, shadow: &LimitStatus<'_>) -> u64 {
+        if !shadow.limit.by().is_empty() {
+            return shadow.key_hash;
+        }
+        let keyed = decision.limits().find(|status| !status.limit.by().is_empty());
+        keyed.map_or(shadow.key_hash, |status| status.key_hash)
     }
 
     /// The hash of a key for which the engine has none.

@@ -316,6 +316,38 @@ fn a_noisy_client_displaces_its_own_denials() {
     }
 }
 
+/// What a limit in shadow would have denied is remembered apart: of many keys, and of many of one key, it displaces no denial.
+#[test]
+fn a_limit_in_shadow_displaces_no_denial() {
+    let time = ManualClock::new();
+    let service = service(
+        &time,
+        "limits: [{name: a, by: [k], when: {path: /x}, rate: 1/h}, {name: new, by: [k], rate: 1/h, mode: shadow}]",
+    );
+    let start = time.now();
+    let ask = |key: &str, path: &str| {
+        ask(&service, &[("k", key), ("path", path)], Protocol::Http, time.now());
+    };
+    (0..2).for_each(|_| ask("denied", "/x"));
+    for n in 0..1_500 {
+        (0..2).for_each(|_| ask(&n.to_string(), "/y"));
+        time.advance(Duration::from_secs(1));
+    }
+    let denied = service.meter.denials_since(start);
+    assert_eq!(denied.iter().map(|event| event.allowed).collect::<Vec<_>>(), [false]);
+    assert_eq!(service.meter.denials_forgotten_until(), None);
+    let shadow = service.meter.shadow_denials_since(start);
+    assert_eq!(shadow.len(), 1_000);
+    assert!(shadow.iter().all(|event| event.allowed && event.would_deny == ["new"]));
+    assert!(service.meter.shadow_denials_forgotten_until().is_some_and(|reach| shadow[0].at > reach));
+    let last = service.meter.last_denial(
+        &service.engine.policy().limits()[1],
+        &CheckRequest::new().with("k", "1499").unwrap(),
+        time.now(),
+    );
+    assert_eq!(last, None, "what a limit in shadow would have denied is no denial");
+}
+
 /// With more keys than there is room for, the oldest are forgotten, and the memory says how far it reaches.
 #[test]
 fn the_memory_of_denials_says_how_far_it_reaches() {

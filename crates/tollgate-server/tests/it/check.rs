@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::program::{SLOW_POLICY, Server};
 use crate::raw_http::{Response, request};
+use crate::rls::{self, Client};
 
 /// An answer has exactly the members of the design, and no others.
 #[test]
@@ -47,6 +48,65 @@ fn a_denial_tells_when_to_retry() {
     assert!(header >= retry.div_ceil(1_000), "{header} s is too early for {retry} ms");
     // Another key is another counter.
     assert_eq!(server.check(r#"{"attributes":{"api_key":"other"}}"#)["allowed"], true);
+}
+
+/// The story: a program sent the address of its clients with the port of the connection, so each connection had a counter of its
+/// own. All spellings of an address are one key on every way in. A text that is no address is refused where programs ask.
+#[test]
+fn an_address_has_one_key_and_no_other_text_is_one() {
+    let server =
+        Server::start("limits: [{name: a, by: [ip], rate: 20/h}, {name: b, by: [client_ip], rate: 20/h}]");
+    let client = Client::new(server.grpc.unwrap());
+    let mut left = 20;
+    for spelling in [
+        "203.0.113.7",
+        "203.0.113.7:49152",
+        "::ffff:203.0.113.7",
+        "::FFFF:CB00:7107",
+        "[::ffff:203.0.113.7]:80",
+    ] {
+        let answer = server.check(&json!({ "attributes": { "ip": spelling } }).to_string());
+        let answer_of_resp = server.resp_exchange(format!("TG.CHECK ip {spelling}\r\nQUIT\r\n").as_bytes());
+        let answer_of_rls = client.ask(rls::question("d", 1, &format!("ip={spelling}"))).unwrap();
+        left -= 3;
+        assert_eq!(answer["limits"][0]["remaining"], left + 2, "{spelling}: {answer}");
+        assert!(answer_of_resp.contains(&format!("\r\n:{}\r\n", left + 1)), "{spelling}: {answer_of_resp}");
+        assert_eq!(answer_of_rls.statuses[0].limit_remaining, u32::try_from(left).unwrap(), "{spelling}");
+    }
+    for (name, wrong) in
+        [("ip", "1.2.3"), ("ip", "010.0.0.1"), ("ip", ""), ("client_ip", "localhost"), ("ip", "1.2.3.4.5:80")]
+    {
+        let body = json!({ "attributes": { name: wrong } });
+        let said = format!(
+            "{name}: {wrong:?} is not an address; accepted: an address or a network, such as 203.0.113.7"
+        );
+        for (path, body) in [
+            ("/v1/check", body.clone()),
+            ("/v1/reservations", body.clone()),
+            ("/v1/check/batch", json!([body])),
+        ] {
+            let refused = server.send("POST", path, &body.to_string());
+            let detail = refused.json()["detail"].as_str().unwrap().to_owned();
+            assert_eq!(refused.status, 400, "{path}: {detail}");
+            assert!(detail.contains(&said), "{path}: {detail}");
+        }
+        if !wrong.is_empty() {
+            let refused = server.resp_exchange(format!("TG.CHECK {name} {wrong}\r\nQUIT\r\n").as_bytes());
+            assert!(refused.contains(&format!("-ERR TG.CHECK: {said}")), "{refused}");
+            // An error would open most Envoys, so the text counts as it is there.
+            let asked = client.ask(rls::question("d", 1, &format!("{name}={wrong}"))).unwrap();
+            assert_eq!(asked.statuses[0].limit_remaining, 19, "{wrong}");
+        }
+    }
+    for fine in ["none", "2001:db8::/56", "10.0.0.0/8"] {
+        assert_eq!(
+            server.check(&json!({ "attributes": { "ip": fine } }).to_string())["allowed"],
+            true,
+            "{fine}"
+        );
+    }
+    let texts = Server::start("attributes: [{ip: text}]\nlimits: [{name: a, by: [ip], rate: 20/h}]");
+    assert_eq!(texts.check(r#"{"attributes":{"ip":"a-hash"}}"#)["allowed"], true);
 }
 
 /// A request that can never pass gets that answer, without a time to retry; so does one whose cost cannot be computed, with the reason.

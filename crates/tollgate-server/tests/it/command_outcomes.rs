@@ -8,7 +8,7 @@ use tollgate_testkit::Scratch;
 use crate::admin::{TOKEN, server};
 use crate::gateway_upstream::Upstream;
 use crate::identity::gateway;
-use crate::program::{Server, tollgate};
+use crate::program::{Server, stderr, stdout, tollgate};
 use crate::rls::{self, Client};
 
 pub(crate) use tollgate_testkit::admin::{output_of as printed, says, shown};
@@ -321,6 +321,90 @@ fn a_reload_lists_every_change() {
         let is_listed = text.contains("changed a: ") && text.contains(field);
         // The server may have seen it by itself a moment earlier, and then there is nothing to list.
         assert!(code == Some(0) && (is_listed || text.contains("nothing to reload")), "{text}");
+    }
+}
+
+/// The story: a limit by an attribute that nothing supplies was reported at the start, but not after the reload that brought
+/// it, and not by `config check`. All of them say it in the same words.
+#[test]
+fn a_limit_that_never_applies_is_reported_everywhere() {
+    const SAID: &str = "limits[0] \"a\".by[0]: no request through the gateway or /v1/authz has tenannt_id, since the config maps \
+                        nothing to it: there the limit never applies";
+    let scratch = Scratch::new();
+    let (policy, config) = (scratch.text("policy.yaml"), scratch.text("config.yaml"));
+    fs::write(&policy, "limits: [{name: a, by: [ip], rate: 9/h}]").unwrap();
+    fs::write(&config, "attributes: {plan: {header: X-Plan}}").unwrap();
+    let serve = ["serve", "--http", "127.0.0.1:0", "--policy", &policy, "--config", &config];
+    let mut command = tollgate(&serve);
+    command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+    let mut server = Server::spawn(command, "");
+    let (code, text) = printed(&server, "reload");
+    assert_eq!((code, text.as_str()), (Some(0), "nothing to reload: the file is active\n"));
+    let check = |more: &[&str]| {
+        let output = tollgate(&[&["config", "check", &config], more].concat()).output().unwrap();
+        (output.status.code(), stdout(&output), stderr(&output))
+    };
+    let both = format!("{config}: accepted\n{policy}: accepted\n");
+    assert_eq!(check(&["--policy", &policy]), (Some(0), both.clone(), String::new()));
+    fs::write(&policy, "limits: [{name: a, by: [tenannt_id], rate: 9/h}]").unwrap();
+    // The first may come after the server saw the change by itself. The policy that is active has the doubt all the same.
+    for _ in 0..2 {
+        let (code, text) = printed(&server, "reload");
+        assert!(code == Some(0) && text.contains(&format!("{policy}:1:25: warning: {SAID}")), "{text}");
+    }
+    let warnings = &shown(&server, "reload")["warnings"];
+    assert!(
+        warnings[0].as_str().unwrap().contains(SAID) && warnings.as_array().unwrap().len() == 1,
+        "{warnings}"
+    );
+    server.await_log("there the limit never applies");
+    let (code, out, errors) = check(&["--policy", &policy]);
+    assert_eq!((code, out), (Some(0), both), "{errors}");
+    assert!(errors.starts_with(&format!("{policy}:1:25: warning: {SAID}")), "{errors}");
+    let (_, json, _) = check(&["--policy", &policy, "--json"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert!(json["files"][0]["policy"]["warnings"][0].as_str().unwrap().contains(SAID), "{json}");
+    fs::write(&policy, "limits: [{name: a, rte: 9/h}]").unwrap();
+    let (code, _, errors) = check(&["--policy", &policy]);
+    assert!(code == Some(1) && errors.contains("rte: unknown field; did you mean rate?"), "{errors}");
+    let (code, _, errors) = check(&["--policy", &scratch.text("none.yaml")]);
+    assert!(code == Some(2) && errors.contains("none.yaml: no such file"), "{errors}");
+}
+
+/// The story: the findings about a file of 30 mistakes were cut off in the middle of the fourth one.
+#[test]
+fn a_refused_reload_says_every_finding() {
+    let scratch = Scratch::new();
+    let policy = scratch.text("policy.yaml");
+    fs::write(&policy, "limits: [{name: a, by: [ip], rate: 9/h}]").unwrap();
+    let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", &policy]);
+    command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+    let server = Server::spawn(command, "");
+    let wrong: String = (0..30).map(|n| format!("  - {{name: l{n}, rate: 9/parsec}}\n")).collect();
+    fs::write(&policy, format!("limits:\n{wrong}")).unwrap();
+    let (code, text) = printed(&server, "reload");
+    assert_eq!(code, Some(1), "{text}");
+    let findings: Vec<&str> = text.lines().filter(|line| line.contains(".rate: ")).collect();
+    assert_eq!((findings.len(), text.contains('…')), (30, false), "{text}");
+    assert!(findings[29].starts_with(&format!("{policy}:31:")), "{text}");
+}
+
+/// The story: `reset` of nothing ended with 0, where `unblock` and `restore` of nothing end with 1.
+#[test]
+fn commands_that_do_nothing_end_with_one() {
+    let server = server("limits: [{name: a, by: [ip], rate: 9/h}]");
+    assert!(passes(&server, &json!({"ip": "192.0.2.1"})));
+    for (words, expected) in [
+        ("reset ip=192.0.2.1", Some(0)),
+        ("reset ip=192.0.2.1", Some(1)),
+        ("reset ip=192.0.2.1 --json", Some(1)),
+        ("reset tenant=t", Some(1)),
+        ("unblock ip=192.0.2.1", Some(1)),
+        ("restore a", Some(1)),
+        ("restore --all", Some(1)),
+    ] {
+        let (code, text) = printed(&server, words);
+        assert_eq!(code, expected, "{words}: {text}");
     }
 }
 

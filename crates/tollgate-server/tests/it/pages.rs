@@ -53,6 +53,65 @@ fn the_readme_names_the_repository() {
     assert!(README.contains(&install), "README.md has no `{install}`");
 }
 
+/// Pages that are no guides: lists, measurements, stories and references of another guide.
+const NO_GUIDES: [&str; 11] = [
+    "README",
+    "accuracy",
+    "faq",
+    "faults",
+    "gateway-requests",
+    "glossary",
+    "mistakes",
+    "outbound-providers",
+    "overload-measured",
+    "runbook",
+    "tutorial",
+];
+
+/// Each guide has the same shape: an example, a table to look things up, and the pitfalls at its end. The story:
+/// `docs/refunds.md` had tables and nothing else.
+#[test]
+fn guides_have_one_shape() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
+    let pages = std::fs::read_dir(folder).unwrap().map(|page| page.unwrap().path());
+    let pages: Vec<_> = pages.filter(|page| page.extension().is_some_and(|end| end == "md")).collect();
+    for name in NO_GUIDES {
+        assert!(pages.iter().any(|page| page.file_stem().is_some_and(|stem| stem == name)), "{name}");
+    }
+    for page in pages
+        .iter()
+        .filter(|page| !NO_GUIDES.iter().any(|name| page.file_stem().is_some_and(|stem| stem == *name)))
+    {
+        let text = std::fs::read_to_string(page).unwrap();
+        assert!(text.contains("\n```"), "{} has no example", page.display());
+        assert!(text.contains("\n|---"), "{} has no table", page.display());
+        assert!(text.contains("\n## Pitfalls"), "{} has no pitfalls", page.display());
+    }
+}
+
+/// The configs and recipes that pages show as their smallest example are accepted, and are those of the repository.
+#[test]
+fn smallest_examples_are_true() {
+    let folder = Folder::new("pages-smallest");
+    let clients = blocks(include_str!("../../../../docs/gateway-clients.md"));
+    folder.write("config.yaml", first(&clients, "yaml clients"));
+    assert_eq!(succeeded(tollgate_in(&folder, "config check config.yaml")).0, "config.yaml: accepted\n");
+    let sticky = blocks(include_str!("../../../../docs/sticky.md"));
+    let recipe = include_str!("../../../../deploy/nginx/sticky.conf");
+    for line in first(&sticky, "nginx").lines() {
+        assert!(
+            recipe.lines().any(|of_recipe| of_recipe == line),
+            "deploy/nginx/sticky.conf has no {line:?}"
+        );
+    }
+}
+
+fn tollgate_in(folder: &Folder, words: &str) -> std::process::Command {
+    let mut command = shell(&format!("tollgate {words}"));
+    command.current_dir(&folder.0);
+    command
+}
+
 /// `docs/leases.md` shows the program's output about a fleet in virtual time.
 #[test]
 fn the_simulated_fleet_is_true() {

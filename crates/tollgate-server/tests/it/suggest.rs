@@ -224,7 +224,8 @@ fn a_few_keys_that_decide_the_limit_are_said() {
 #[test]
 fn a_refusal_names_the_few_keys_and_the_share_that_leaves_them_out() {
     let few = folder(&with_two_abusers(403));
-    let (status, report, errors) = suggested(&few, &["--html", "r.html", "--write", "p.yaml"]);
+    let (status, report, errors) =
+        suggested(&few, &["--untouched", "99.9%", "--html", "r.html", "--write", "p.yaml"]);
     assert_eq!(status, Some(1), "{report}");
     // Credentials are shown by their hashes.
     for part in [
@@ -253,15 +254,43 @@ fn a_refusal_names_the_few_keys_and_the_share_that_leaves_them_out() {
     assert!(report.ends_with("    rate: 2/min\n    burst: 2\n"), "{report}");
 
     let alike = folder(&log(200, [4, 4, 4]));
-    let (status, report, errors) = suggested(&alike, &["--html", "r.html"]);
+    let (status, report, errors) = suggested(&alike, &["--untouched", "99.9%", "--html", "r.html"]);
     assert_eq!(status, Some(1), "{report}");
     assert!(
         errors.contains(
-            "200 keys are too few for 99.9 % of them, which is all of them: at least 1000 are needed"
+            "200 keys are too few for 99.9 % of them, which is all of them: at least 1000 are needed, or \
+             --untouched 99.5%, the finest share of which so many keys leave one out"
         ) && errors.contains("r.html is not written"),
         "{errors}"
     );
     assert!(!alike.path("r.html").exists());
+}
+
+/// The story: a new user's nginx log had a few hundred addresses, and `suggest` ended with 1, because 99.9 % of them are all.
+/// Without `--untouched` it takes the finest share that the keys can carry, and says which.
+#[test]
+fn an_ordinary_log_is_answered_without_a_share() {
+    for (keys, share, said) in [
+        (
+            100,
+            "99 %",
+            "99 % is the finest share that 100 keys carry: it leaves 1 out. 99.9 % takes 1000 keys.",
+        ),
+        (403, "99.5 %", "99.5 % is the finest share that 403 keys carry: it leaves 2 out."),
+        (999, "99.8 %", "99.8 % is the finest share that 999 keys carry: it leaves 1 out."),
+        (1_000, "99.9 %", "of 99.9 % of the keys, and of all keys:"),
+    ] {
+        let folder = folder(&log(keys, [4, 4, 4]));
+        let (status, report, errors) = suggested(&folder, &["--html", "r.html"]);
+        assert_eq!((status, errors.as_str()), (Some(0), ""), "{report}");
+        assert!(report.contains(said), "{report}");
+        assert!(report.ends_with("who would notice: r.html\n"), "{report}");
+        assert_eq!(report.contains("is the finest share"), keys < 1_000, "{report}");
+        assert!(fs::read_to_string(folder.path("r.html")).unwrap().contains("<h1>Set this limit: "));
+        let (_, json, _) = suggested(&folder, &["--json"]);
+        let json: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!((&json["untouched"], &json["untouched_is_default"]), (&share.into(), &true.into()));
+    }
 }
 
 /// The page leads with the limit to set, its policy and how many keys it leaves alone; what it denies is no alarm.

@@ -3,7 +3,7 @@
 use tollgate::{Rate, Ticks, Timestamp};
 
 use super::need::BurstRange;
-use super::share::KeyShare;
+use super::share::{KeyShare, WantedShare};
 
 /// The least number of keys for which limits are suggested, whatever the share.
 pub const KEYS_MIN: u64 = 100;
@@ -58,7 +58,9 @@ pub struct Frontier {
     pub points: Vec<FrontierPoint>,
     /// The keys that are unlike the others, for each rate.
     pub outliers: Vec<Outliers>,
-    /// The wanted share of keys.
+    /// The share of keys that was asked for.
+    pub wanted: WantedShare,
+    /// The share that it is for these keys.
     pub share: KeyShare,
     /// The looser share that leaves the outliers out.
     pub looser: KeyShare,

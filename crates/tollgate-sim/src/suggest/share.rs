@@ -4,6 +4,9 @@ use std::fmt;
 
 /// The parts of a share in a whole.
 const WHOLE: u32 = 1_000_000;
+/// The shares from which [`WantedShare::Finest`] chooses, the finest first: those of which 1,000, 500, 200 and 100 keys
+/// leave one out.
+const STEPS: [KeyShare; 4] = [KeyShare(999_000), KeyShare(998_000), KeyShare(995_000), KeyShare(990_000)];
 /// The part that the share next looser than that of all keys leaves out.
 const REST_MIN: u32 = 1_000;
 
@@ -57,6 +60,36 @@ impl KeyShare {
     }
 }
 
+/// The share of keys that a limit is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WantedShare {
+    /// This one, however few keys there are.
+    Exactly(KeyShare),
+    /// The finest usual one, 99.9 % at most, of which the keys leave one out.
+    Finest,
+}
+
+impl WantedShare {
+    /// The share for so many keys. Of fewer than 100 keys none of the usual shares leaves one out; it is 99 % then.
+    #[must_use]
+    pub fn of(self, keys: u64) -> KeyShare {
+        let leaves_one_out =
+            |share: &KeyShare| share.keys_for_one_more().is_some_and(|needed| needed <= keys);
+        match self {
+            Self::Exactly(share) => share,
+            Self::Finest => STEPS.into_iter().find(leaves_one_out).unwrap_or(STEPS[STEPS.len() - 1]),
+        }
+    }
+
+    /// The shares that are possible if there are at least so many keys.
+    pub(super) fn possible(self, keys: u64) -> Vec<KeyShare> {
+        match self {
+            Self::Exactly(share) => vec![share],
+            Self::Finest => STEPS.into_iter().filter(|share| *share >= self.of(keys)).collect(),
+        }
+    }
+}
+
 impl fmt::Display for KeyShare {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (whole, part) = (self.0 / 10_000, self.0 % 10_000);
@@ -103,6 +136,22 @@ mod tests {
             let share = KeyShare::from_millionths(millionths).unwrap();
             assert_eq!(share.looser(keys), KeyShare(expected), "{millionths} of {keys}");
         }
+    }
+
+    /// The share grows finer with the keys, leaves at least one out from 100 keys on, and an exact one stays.
+    #[test]
+    fn the_finest_share_leaves_one_key_out() {
+        for (keys, expected) in
+            [(1, 990_000), (100, 990_000), (199, 990_000), (200, 995_000), (999, 998_000), (1_000, 999_000)]
+        {
+            let share = WantedShare::Finest.of(keys);
+            assert_eq!(share, KeyShare(expected), "{keys}");
+            assert!(keys < 100 || share.of(keys) < keys, "{keys}");
+            let possible = WantedShare::Finest.possible(keys);
+            assert!((keys..2_000).all(|more| possible.contains(&WantedShare::Finest.of(more))), "{keys}");
+        }
+        assert_eq!(WantedShare::Finest.of(5_000_000), KeyShare(999_000));
+        assert_eq!(WantedShare::Exactly(KeyShare(999_000)).of(1), KeyShare(999_000));
     }
 
     /// Of so many keys one is left out, and of one fewer none.

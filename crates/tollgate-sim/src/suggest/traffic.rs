@@ -7,7 +7,7 @@ use tollgate::{Rate, Ticks, Timestamp};
 
 use super::frontier::{FAR_MORE, Frontier, FrontierDay, FrontierPoint, Outliers};
 use super::need::{BurstRange, KeyNeed};
-use super::share::KeyShare;
+use super::share::{KeyShare, WantedShare};
 use crate::log::ArrivalWindow;
 
 /// Maximum number of keys. Each takes about 500 bytes and its own text.
@@ -48,14 +48,23 @@ struct WaitingRequest {
     cost: u64,
 }
 
+/// A day of the log that has ended.
+#[derive(Debug)]
+struct PastDay {
+    start: Timestamp,
+    keys: u64,
+    /// For each share that is possible, the burst that denies no request of it, for each rate.
+    bursts: Vec<(KeyShare, Vec<u64>)>,
+}
+
 /// The traffic of a log, by key.
 #[derive(Debug)]
 pub struct TrafficSummary {
     rates: Vec<Rate>,
-    share: KeyShare,
+    wanted: WantedShare,
     keys: HashMap<Box<str>, usize>,
     needs: Vec<KeyNeed>,
-    days: Vec<FrontierDay>,
+    days: Vec<PastDay>,
     day: u64,
     requests: u64,
     width_max: Ticks,
@@ -68,10 +77,10 @@ pub struct TrafficSummary {
 impl TrafficSummary {
     /// Nothing yet. For each of the rates, bursts are found that suffice for this share of the keys.
     #[must_use]
-    pub fn new(rates: Vec<Rate>, share: KeyShare) -> Self {
+    pub fn new(rates: Vec<Rate>, wanted: WantedShare) -> Self {
         Self {
             rates,
-            share,
+            wanted,
             keys: HashMap::new(),
             needs: Vec::new(),
             days: Vec::new(),
@@ -136,17 +145,22 @@ impl TrafficSummary {
     }
 
     fn end_day(&mut self) {
-        let mut bursts = Vec::new();
+        // How many keys the log has is known at its end. Keys only become more, so few shares are possible.
+        let possible = self.wanted.possible(self.needs.len() as u64);
+        let mut bursts: Vec<(KeyShare, Vec<u64>)> =
+            possible.into_iter().map(|share| (share, Vec::new())).collect();
         let mut keys = 0;
         for index in 0..self.rates.len() {
             let mut needed: Vec<u64> =
                 self.needs.iter().filter_map(|need| need.burst_of_day(index)).collect();
             keys = needed.len() as u64;
-            bursts.push(self.share.quantile(&mut needed));
+            for (share, bursts) in &mut bursts {
+                bursts.push(share.quantile(&mut needed));
+            }
         }
         self.needs.iter_mut().for_each(KeyNeed::begin_day);
         let start = Timestamp::from_unix_micros(self.day * DAY);
-        self.days.push(FrontierDay { start, keys, bursts, is_covered: false });
+        self.days.push(PastDay { start, keys, bursts });
     }
 
     /// The result.
@@ -159,27 +173,26 @@ impl TrafficSummary {
             self.end_day();
         }
         let span = self.span.unwrap_or_default();
-        for day in &mut self.days {
-            let end = day.start + Ticks::from_micros(DAY);
-            let covered = span.1.min(end).since(span.0.max(day.start));
-            day.is_covered = covered >= DAY_COVERED_MIN;
-        }
-        let looser = self.share.looser(self.needs.len() as u64);
+        let keys = self.needs.len() as u64;
+        let share = self.wanted.of(keys);
+        let days = std::mem::take(&mut self.days).into_iter();
+        let looser = share.looser(keys);
         let points: Vec<FrontierPoint> =
-            (0..self.rates.len()).map(|index| self.point(index, looser)).collect();
+            (0..self.rates.len()).map(|index| self.point(index, (share, looser))).collect();
         Frontier {
             outliers: self.outliers(&points),
             points,
-            share: self.share,
+            wanted: self.wanted,
+            share,
             looser,
-            keys: self.needs.len() as u64,
+            keys,
             requests: self.requests,
             late: self.late,
             span,
             covered: self.window.covered(),
             window: self.window.length(),
             width_max: self.width_max,
-            days: self.days,
+            days: days.map(|day| of_share(day, share, span)).collect(),
         }
     }
 
@@ -206,17 +219,26 @@ impl TrafficSummary {
         all.iter().map(|(keys, first)| Outliers { keys: *keys, names: names(first) }).collect()
     }
 
-    fn point(&self, index: usize, looser: KeyShare) -> FrontierPoint {
+    fn point(&self, index: usize, (share, looser): (KeyShare, KeyShare)) -> FrontierPoint {
         let of_keys = |value: fn(BurstRange) -> u64| {
             self.needs.iter().map(|need| value(need.burst(index))).collect::<Vec<u64>>()
         };
         let mut most = of_keys(|range| range.most);
         let burst = BurstRange {
-            least: self.share.quantile(&mut of_keys(|range| range.least)),
-            most: self.share.quantile(&mut most),
+            least: share.quantile(&mut of_keys(|range| range.least)),
+            most: share.quantile(&mut most),
         };
         let burst_of_all = most.iter().copied().max().unwrap_or_default();
         let burst_of_fewer = looser.quantile(&mut most);
         FrontierPoint { rate: self.rates[index], burst, burst_of_all, burst_of_fewer }
     }
+}
+
+/// The day with the bursts of this share, of a log with this first and last request.
+fn of_share(day: PastDay, share: KeyShare, span: (Timestamp, Timestamp)) -> FrontierDay {
+    let PastDay { start, keys, bursts } = day;
+    let covered = span.1.min(start + Ticks::from_micros(DAY)).since(span.0.max(start));
+    let bursts =
+        bursts.into_iter().find(|(of, _)| *of == share).map(|(_, bursts)| bursts).unwrap_or_default();
+    FrontierDay { start, keys, bursts, is_covered: covered >= DAY_COVERED_MIN }
 }

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use tollgate::{CheckRequest, Engine, MemoryStore, Policy, Rate, Ticks, Timestamp};
-use tollgate_sim::suggest::{BurstRange, Doubt, Frontier, KeyNeed, KeyShare, LoggedRequest, TrafficSummary};
+use tollgate_sim::suggest::{
+    BurstRange, Doubt, Frontier, KeyNeed, KeyShare, LoggedRequest, TrafficSummary, WantedShare,
+};
 
 use crate::seeds::hold;
 
@@ -152,7 +154,11 @@ fn traffic() -> impl Strategy<Value = Vec<(String, Sent)>> {
 }
 
 fn frontier(rates: &[Rate], share: KeyShare, traffic: &[(String, Sent)], width: Ticks) -> Frontier {
-    let mut summary = TrafficSummary::new(rates.to_vec(), share);
+    frontier_of(rates, WantedShare::Exactly(share), traffic, width)
+}
+
+fn frontier_of(rates: &[Rate], wanted: WantedShare, traffic: &[(String, Sent)], width: Ticks) -> Frontier {
+    let mut summary = TrafficSummary::new(rates.to_vec(), wanted);
     for (key, (at, cost)) in traffic {
         summary.add(key, LoggedRequest { at: *at, width, duration: Ticks::ZERO, cost: *cost }).unwrap();
     }
@@ -256,6 +262,32 @@ fn a_few_keys_that_decide_are_named() {
     assert_eq!(again.doubts, []);
 }
 
+/// The story: 99.9 % was the share also of 200 keys, of which it is all, so that the first suggestion of a new user was
+/// refused. Without a wanted share it is the finest that the keys of the whole log can carry, also for days that had fewer.
+#[test]
+fn the_share_follows_from_the_keys_of_the_whole_log() {
+    let day = |day: u64| START + Ticks::from_secs(day * 86_400);
+    let of_day = |index: u64, keys: u64| {
+        (0..keys)
+            .flat_map(move |key| (0..1 + key % 7 + index).map(move |_| (format!("k{key}"), (day(index), 1))))
+    };
+    for (keys, millionths) in
+        [(100, 990_000), (200, 995_000), (403, 995_000), (600, 998_000), (1_000, 999_000)]
+    {
+        let traffic: Vec<(String, Sent)> = of_day(0, 50).chain(of_day(1, keys)).chain(of_day(2, 1)).collect();
+        let found = frontier_of(&per_minute(), WantedShare::Finest, &traffic, Ticks::ZERO);
+        let share = KeyShare::from_millionths(millionths).unwrap();
+        let expected = frontier(&per_minute(), share, &traffic, Ticks::ZERO);
+        assert_eq!(found.share, share, "{keys}");
+        let doubts = found.suggest(100).unwrap().doubts;
+        assert!(!doubts.iter().any(|doubt| matches!(doubt, Doubt::FewKeys { .. })), "{keys}: {doubts:?}");
+        assert_eq!(
+            (found.points, found.days, found.looser),
+            (expected.points, expected.days, expected.looser)
+        );
+    }
+}
+
 /// The story: the lower end of a burst was a unit too low, since a stamp was taken to hide all of a second. Two requests of
 /// one second need a burst of two at any rate below 1/s.
 #[test]
@@ -283,7 +315,7 @@ fn the_order_of_a_log_does_not_matter() {
         let longest = LoggedRequest { duration: Ticks::from_secs(20), ..ended[0].1 };
         ended[0].1 = longest;
         ended[1..].sort_by_key(|(_, request)| request.at + request.duration);
-        let mut summary = TrafficSummary::new(per_minute(), share);
+        let mut summary = TrafficSummary::new(per_minute(), WantedShare::Exactly(share));
         for (key, request) in ended {
             summary.add(key, request).unwrap();
         }

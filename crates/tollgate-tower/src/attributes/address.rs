@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-pub(super) use tollgate::address::canonical;
+pub(super) use tollgate::address::{canonical, client};
 
 /// Most networks of trusted proxies.
 pub const TRUSTED_MAX: usize = 1_000;
@@ -140,31 +140,9 @@ impl Trusted {
     }
 }
 
-/// An address as proxies write it: bare, with a port, or in brackets.
+/// An address as proxies write it.
 fn hop_address(hop: &[u8]) -> Option<IpAddr> {
-    let hop = std::str::from_utf8(hop).ok()?.trim();
-    if let Ok(address) = hop.parse() {
-        return Some(address);
-    }
-    if let Some(address) = zoned(hop) {
-        return Some(IpAddr::V6(address));
-    }
-    if let Some(inside) = hop.strip_prefix('[') {
-        let (address, port) = inside.split_once(']')?;
-        let is_port =
-            port.is_empty() || port.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok());
-        let address = address.parse().ok().or_else(|| zoned(address));
-        return address.filter(|_| is_port).map(IpAddr::V6);
-    }
-    let (address, port) = hop.split_once(':')?;
-    port.parse::<u16>().ok()?;
-    address.parse().ok().map(IpAddr::V4)
-}
-
-/// An IPv6 address with a zone. The zone has a meaning only on the host that wrote it.
-fn zoned(text: &str) -> Option<Ipv6Addr> {
-    let (address, zone) = text.split_once('%')?;
-    address.parse().ok().filter(|_| !zone.is_empty())
+    client(std::str::from_utf8(hop).ok()?)
 }
 
 /// An address as limits count it: a whole IPv4 address, or the network of an IPv6 address.

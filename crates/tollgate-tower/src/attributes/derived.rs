@@ -3,12 +3,11 @@
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
-use std::net::IpAddr;
 
 use http::HeaderMap;
 use tollgate::Value;
 
-use super::address::Counted;
+use super::address::{Counted, client};
 use super::host::Host;
 use super::path::normalise;
 use super::query::Query;
@@ -29,10 +28,10 @@ impl Reader {
             })
         };
         let headers = HeaderMap::new();
-        let client = text(IP_INDEX).and_then(|ip| ip.parse::<IpAddr>().ok());
+        let address = text(IP_INDEX).and_then(client);
         let subject = Subject {
             peer: None,
-            client: client.map(|address| Counted { address, ipv6_prefix: self.ipv6_prefix }),
+            client: address.map(|address| Counted { address, ipv6_prefix: self.ipv6_prefix }),
             method: text(METHOD_INDEX),
             host: text(HOST_INDEX).and_then(|host| Host::parse(host).ok()),
             path: text(PATH_INDEX).and_then(|path| normalise(path, self.slashes).ok()),

@@ -1,13 +1,11 @@
 //! Given attributes in the spelling of an HTTP reader: the address as limits count it, the normalised host and path, and
 //! the other spellings that conditions match. So an operator who explains a decision of a gateway checks the same request.
 
-use std::net::IpAddr;
-
 use tollgate::path::loose_path;
 use tollgate::request::Spelling;
 use tollgate::{CheckRequest, RequestError, Value};
 
-use super::address::Counted;
+use super::address::{Counted, client};
 use super::host::Host;
 use super::path::{PathMatch, normalise};
 use super::{BUILT_IN, HOST_INDEX, IP_INDEX, PATH_INDEX, Reader};
@@ -31,7 +29,7 @@ impl Spelled {
             if let Value::Text(text) = attribute.value { Some(text) } else { None }
         };
         let ip = text(IP_INDEX).and_then(|ip| {
-            let client = Counted { address: ip.parse::<IpAddr>().ok()?, ipv6_prefix: reader.ipv6_prefix };
+            let client = Counted { address: client(ip)?, ipv6_prefix: reader.ipv6_prefix };
             let mut counted = String::new();
             client.write_ip(&mut counted).ok()?;
             (counted != ip).then_some(counted)

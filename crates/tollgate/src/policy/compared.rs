@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
-use crate::address::Network;
+use crate::address::{Network, is_plain};
 use crate::credential::{CredentialAttributes, CredentialDigest};
 use crate::host::Host;
 use crate::path::{EscapedSlashes, normalise_path};
@@ -106,8 +106,7 @@ pub(crate) fn by_name(name: &str, text: &str) -> Option<ComparedValue> {
 }
 
 fn address(text: &str) -> Option<String> {
-    // An IPv4 address has one spelling only.
-    if !text.bytes().any(|byte| matches!(byte, b':' | b'/')) {
+    if is_plain(text) {
         return None;
     }
     Network::given(text).map(|network| network.to_string()).filter(|one| one != text)

@@ -67,6 +67,11 @@ impl Vocabulary {
         self.declared.as_ref().is_some_and(|declared| declared.contains_key(name))
     }
 
+    /// The declared names; none if the policy declares no names.
+    pub(crate) fn declared_names(&self) -> impl Iterator<Item = &str> {
+        self.declared.iter().flat_map(BTreeMap::keys).map(String::as_str)
+    }
+
     /// The declared names, each with the kind that the policy gives it; none if it declares no names.
     pub(crate) fn names(&self) -> Option<impl Iterator<Item = String>> {
         let shown = |(name, kind): (&String, &Option<Kind>)| match kind {

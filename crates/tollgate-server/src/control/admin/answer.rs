@@ -241,7 +241,14 @@ impl ControlPlane {
             effective_override: overrides.of(limit),
             applied: self.service.meter.has_applied(limit),
         };
-        let mut view = LimitsView::new(&policy, self.policy_report(act), all, holding, &blocks, act.wall);
+        let mut view = LimitsView::new(
+            (&policy, self.known_attributes()),
+            self.policy_report(act),
+            all,
+            holding,
+            &blocks,
+            act.wall,
+        );
         view.overload = self.overload_overrides(act);
         match self.service.compat() {
             // In that case the engine's own policy is only a guard, so it is not shown.
@@ -530,7 +537,7 @@ impl ControlPlane {
         }
         let text = request_body::read_any(request, BATCH_BYTES_MAX).await?;
         let candidate = Policy::compile_for(CANDIDATE, &text, self.service.identity.credentials())
-            .map_err(|findings| Problem::of_admin(AdminProblem::WrongPolicy, findings.to_string()))?;
+            .map_err(|findings| Problem::of_findings(AdminProblem::WrongPolicy, findings.to_string()))?;
         let difference = self.service.engine.policy().difference(&candidate);
         let mut document = json!({
             "policy": policy_change::fields(&difference.fields),

@@ -1,6 +1,6 @@
 //! Checks of the attributes that an operator names: whether requests can have them, and in this spelling.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tollgate::policy::By;
 use tollgate::policy::source::nearest;
@@ -12,6 +12,9 @@ use crate::control::ControlPlane;
 use crate::problem::Problem;
 use crate::service::throttle;
 use crate::text;
+
+/// Maximum number of attributes that a doubt lists.
+const LISTED_MAX: usize = 20;
 
 impl ControlPlane {
     /// Refuses attributes that no request has: a block of them would deny nothing. The rules of other programs have
@@ -50,11 +53,27 @@ impl ControlPlane {
         let mut unknown = given.iter().map(|(name, _)| *name).filter(|name| !self.is_known(name));
         let name = unknown.next().filter(|_| self.service.compat().is_none())?;
         let policy = self.service.engine.policy();
-        let used = policy.limits().iter().flat_map(|limit| limit.by().iter().map(By::name));
+        let used: BTreeSet<&str> =
+            policy.limits().iter().flat_map(|limit| limit.by().iter().map(By::name)).collect();
         let mapped = self.service.reader.mapped.iter().map(|mapped| mapped.name.as_str());
-        let meant = nearest(name, used.chain(mapped).chain(BUILT_IN.iter().copied()));
-        let meant = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
-        Some(format!("no limit uses {}{meant}", text::shown(name)))
+        let meant = nearest(name, used.iter().copied().chain(mapped).chain(BUILT_IN));
+        let cure = match meant {
+            Some(meant) => format!("; did you mean {meant}?"),
+            None if used.is_empty() || used.len() > LISTED_MAX => String::new(),
+            None => format!("; limits count by {}", Vec::from_iter(used).join(", ")),
+        };
+        Some(format!("no limit uses {}{cure}", text::shown(name)))
+    }
+
+    /// The attributes that a limit reads, or that requests are known to have.
+    pub(super) fn known_attributes(&self) -> BTreeSet<String> {
+        let policy = self.service.engine.policy();
+        let reader = &self.service.reader;
+        let mapped = reader.mapped.iter().map(|mapped| mapped.name.as_str());
+        let callers = reader.callers.as_ref().map(|callers| callers.now());
+        let given = callers.iter().flat_map(|callers| callers.names());
+        let names = policy.attributes_used().chain(policy.attributes_declared()).chain(mapped);
+        names.chain(given).chain(BUILT_IN).chain(throttle::ATTRIBUTES).map(str::to_owned).collect()
     }
 
     /// The digests of the credentials that were given as they are, by attribute.
@@ -84,8 +103,11 @@ impl ControlPlane {
             || self.service.reader.callers.as_ref().is_some_and(|callers| callers.gives(name))
     }
 
-    /// Refuses a pattern where a single value is needed: no counter belongs to a pattern.
+    /// Refuses a pattern where a single value is needed, and a text where an address is: no counter belongs to a pattern.
     pub(super) fn single(&self, request: &CheckRequest<'_>) -> Result<(), Problem> {
+        if let Some(problem) = self.service.engine.address_problem(request) {
+            return Err(Problem::invalid(problem.to_string()));
+        }
         let policy = self.service.engine.policy();
         let named = texts(request);
         match named.iter().find(|(name, value)| policy.is_pattern(name, value)) {

@@ -17,7 +17,7 @@ use super::form::{Query, TailChoice, ViewScope};
 use super::guard::Sender;
 use super::reply::AdminClient;
 use super::route::Verb;
-use super::tail::{self, EventBody, PastDenials, TailSource};
+use super::tail::{self, EventBody, PastDenials, TailFilter, TailSource};
 use super::traffic_view::TopView;
 use super::view::Depth;
 use crate::control::ControlPlane;
@@ -255,8 +255,15 @@ impl ControlPlane {
         let meter = &self.service.meter;
         let past = shown.since.map(|since| {
             let from = act.now - since;
-            let forgotten_until = meter.denials_forgotten_until().filter(|at| *at >= from);
-            PastDenials { events: meter.denials_since(from), forgotten_until }
+            let (events, forgotten_until) = match shown.filter {
+                TailFilter::WouldDeny => {
+                    (meter.shadow_denials_since(from), meter.shadow_denials_forgotten_until())
+                }
+                TailFilter::All | TailFilter::Denied => {
+                    (meter.denials_since(from), meter.denials_forgotten_until())
+                }
+            };
+            PastDenials { events, forgotten_until: forgotten_until.filter(|at| *at >= from) }
         });
         let source = TailSource { past, events: meter.watch() };
         Ok(tail::lines(source, shown.filter, act.admin.clock.clone(), stop, place, answering))

@@ -242,10 +242,10 @@ impl<'q> Query<'q> {
             (true, true) => return Err(Problem::invalid("denied and would_deny: give one of them")),
         };
         let Some(text) = self.get("since") else { return Ok(TailChoice { filter, since: None }) };
-        if filter != TailFilter::Denied {
+        if filter == TailFilter::All {
             return Err(Problem::invalid(
-                "since: only denials are remembered; give denied=true with it; for what a limit in shadow would have \
-                 denied, compare a policy that enforces it: POST /admin/v1/policy/diff?last=1h",
+                "since: only denials are remembered, and what a limit in shadow would have denied; give denied=true or \
+                 would_deny=true with it",
             ));
         }
         Ok(TailChoice { filter, since: Some(past(text)?) })

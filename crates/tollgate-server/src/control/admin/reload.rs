@@ -12,7 +12,7 @@ use super::token::Role;
 use crate::control::ControlPlane;
 use crate::problem::AdminProblem;
 use crate::problem::Problem;
-use crate::reload::{PolicyOutcome, ReloadOutcome};
+use crate::reload::{PolicyOutcome, PolicyStatus, ReloadOutcome};
 
 /// The result of a reload.
 #[derive(Serialize)]
@@ -32,14 +32,17 @@ struct ReloadView<'a> {
     resumed: Vec<String>,
     /// Other files that were read again, in words: the callers file, the certificates.
     also: Vec<String>,
+    /// What the active policy has that is accepted and may be a mistake.
+    warnings: &'a [String],
 }
 
 impl<'a> ReloadView<'a> {
     fn new(
         ReloadOutcome { policy, also }: ReloadOutcome,
-        version: Option<String>,
+        status: &'a PolicyStatus,
         changes: &'a [Change],
     ) -> Self {
+        let (version, warnings) = (status.version.map(|version| version.short()), &status.warnings[..]);
         let (reloaded, report) = match policy {
             PolicyOutcome::Nothing => (false, SwapReport::default()),
             PolicyOutcome::Reloaded(report) => (true, report),
@@ -47,7 +50,19 @@ impl<'a> ReloadView<'a> {
         let SwapReport { fields, changed, added, removed, restarted, resumed } = report;
         let changes = changes.iter().map(ChangeView::from).collect();
         let policy = policy_change::fields(&fields);
-        Self { reloaded, version, policy, changes, changed, added, removed, restarted, resumed, also }
+        Self {
+            reloaded,
+            version,
+            policy,
+            changes,
+            changed,
+            added,
+            removed,
+            restarted,
+            resumed,
+            also,
+            warnings,
+        }
     }
 
     /// The result in words, for the audit log.
@@ -87,10 +102,11 @@ impl ControlPlane {
         };
         let done = done.map_err(|why| {
             act.audit(about, &format!("refused: {why}"));
-            Problem::of_admin(AdminProblem::Conflict, why)
+            Problem::of_findings(AdminProblem::Conflict, why)
         })?;
         let changes = before.changes(&self.service.deciding());
-        let view = ReloadView::new(done, reloader.status().version.map(|version| version.short()), &changes);
+        let status = reloader.status();
+        let view = ReloadView::new(done, &status, &changes);
         act.audit(about, &view.outcome());
         AdminAnswer::json(&view)
     }

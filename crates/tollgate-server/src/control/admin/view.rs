@@ -1,6 +1,6 @@
 //! The views of the admin interface, as JSON. Times are RFC 3339 in UTC.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Serialize, Serializer};
 use tollgate::engine::{Explained, Explanation, State};
@@ -151,6 +151,9 @@ pub(super) struct LimitsView<'a> {
     limits: Vec<LimitView<'a>>,
     /// The number of limits that are not listed.
     left_off: usize,
+    /// The attributes that limits read, or that requests are known to have. None under the rules of another program.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    attributes: BTreeSet<String>,
     blocks: Vec<BlockView<'a>>,
     /// Overrides of overload controllers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -167,6 +170,7 @@ impl<'a> LimitsView<'a> {
     /// Replaces the limits by the rules of another program.
     pub(super) fn of_compat(mut self, rules: &CompatConfig) -> Self {
         self.limits.clear();
+        self.attributes.clear();
         self.compat = rules.sentences();
         self.left_off = self.compat.len().saturating_sub(Self::LISTED_MAX);
         self.compat.truncate(Self::LISTED_MAX);
@@ -174,7 +178,7 @@ impl<'a> LimitsView<'a> {
     }
 
     pub(super) fn new(
-        policy: &'a Policy,
+        (policy, known): (&'a Policy, BTreeSet<String>),
         about: PolicyReport,
         all: Option<ExpiringOverride>,
         holding: impl Fn(&Limit) -> LimitFooting,
@@ -187,6 +191,7 @@ impl<'a> LimitsView<'a> {
             all: all.map(shown),
             limits: Vec::new(),
             left_off: 0,
+            attributes: known,
             blocks: blocks.iter().map(|block| BlockView::from(&**block)).collect(),
             overload: Vec::new(),
             compat: Vec::new(),

@@ -4,6 +4,7 @@ use tollgate::{CheckRequest, Engine, ManualClock};
 use tollgate_testkit::Scratch;
 
 use super::*;
+use crate::policy_spelling::Supply;
 use crate::protocol::Protocol;
 use crate::reload::{ReloadSettings, Reloader, start};
 
@@ -20,12 +21,16 @@ struct Bench {
 
 impl Bench {
     fn new(scratch: Scratch, force_reload: bool) -> Self {
+        Self::serving(scratch, force_reload, ServedRequests::default())
+    }
+
+    fn serving(scratch: Scratch, force_reload: bool, served: ServedRequests) -> Self {
         let policy = scratch.path("policy.yaml");
         let settings = ReloadSettings { state_dir: Some(scratch.path("state")), is_forced: force_reload };
         let mut start =
             start(Some(&policy), settings.state_dir.as_deref(), &CredentialAttributes::default()).unwrap();
         let time = ManualClock::new();
-        let (reloader, watcher) = Watcher::new(&mut start, Some(&policy), &settings, time.now());
+        let (reloader, watcher) = Watcher::new(&mut start, Some(&policy), &settings, served, time.now());
         let engine = Engine::builder().policy(start.loaded.rules.into_parts().0).clock(time.clock()).build();
         let (reload, _) = PolicyReload::new(watcher, Arc::new(Service::new(engine, time.clock())));
         Self { scratch, policy, reload, reloader }
@@ -78,6 +83,35 @@ fn a_change_is_taken_when_it_holds_still() {
     assert_eq!((status.good, status.bad, status.is_degraded()), (1, 0, false));
     assert_eq!(status.loaded_by, "a test");
     assert_eq!(status.version, Some(file_watch::Version::of(SIX.as_bytes())));
+}
+
+/// The story: a limit by an attribute that nothing supplies was reported at the start, and not after a reload that brought it.
+/// The status has the same words as at the start, for as long as the policy is active.
+#[test]
+fn a_reload_warns_as_the_start_does() {
+    const WRONG: &str = "limits: [{name: a, by: [tenannt_id], rate: 6/h}]";
+    let served = || ServedRequests { supply: Supply::Known, ..ServedRequests::default() };
+    let written = |text: &str| {
+        let scratch = Scratch::new();
+        scratch.write("policy.yaml", text);
+        scratch
+    };
+    let bench = Bench::serving(written(FIVE), false, served());
+    assert!(bench.reloader.status().warnings.is_empty());
+    bench.write(WRONG);
+    bench.reload.run_cycle(ReloadMode::Now, "a test").unwrap();
+    let warnings = bench.reloader.status().warnings.clone();
+    assert!(matches!(&warnings[..], [one] if one.contains("the limit never applies")), "{warnings:?}");
+    bench.reload.run_cycle(ReloadMode::Now, "a test").unwrap();
+    assert_eq!(bench.reloader.status().warnings, warnings);
+    let started = Bench::serving(written(WRONG), false, served());
+    let without_file = |warnings: &[String]| {
+        warnings.iter().map(|text| text.split_once("policy.yaml:").unwrap().1.to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(without_file(&started.reloader.status().warnings), without_file(&warnings));
+    bench.write(FIVE);
+    bench.reload.run_cycle(ReloadMode::Now, "a test").unwrap();
+    assert!(bench.reloader.status().warnings.is_empty());
 }
 
 /// An explicit reload does not wait for a stable file.
@@ -235,7 +269,8 @@ fn nothing_to_reload_is_reported() {
     let time = ManualClock::new();
     let mut start = start(None, None, &CredentialAttributes::default()).unwrap();
     let settings = ReloadSettings::default();
-    let (reloader, watcher) = Watcher::new(&mut start, None, &settings, time.now());
+    let (reloader, watcher) =
+        Watcher::new(&mut start, None, &settings, ServedRequests::default(), time.now());
     let engine = Engine::builder().policy(start.loaded.rules.into_parts().0).clock(time.clock()).build();
     let (reload, _) = PolicyReload::new(watcher, Arc::new(Service::new(engine, time.clock())));
     assert_eq!(reload.run_cycle(ReloadMode::OnChange, "a test"), Ok(PolicyOutcome::Nothing));

@@ -34,8 +34,10 @@ impl ControlPlane {
         let (title, policies, command) = match (fields.get("change"), fields.get("policy")) {
             (None, Some(text)) => {
                 let credentials = self.service.identity.credentials();
-                let candidate = Policy::compile_for(CANDIDATE, text.as_bytes(), credentials)
-                    .map_err(|findings| Problem::of_admin(AdminProblem::WrongPolicy, findings.to_string()))?;
+                let candidate =
+                    Policy::compile_for(CANDIDATE, text.as_bytes(), credentials).map_err(|findings| {
+                        Problem::of_findings(AdminProblem::WrongPolicy, findings.to_string())
+                    })?;
                 (
                     "The candidate, on the requests of the last hour",
                     [active, Arc::new(candidate)],

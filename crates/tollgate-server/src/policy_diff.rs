@@ -32,8 +32,13 @@ pub(crate) fn run(arguments: &DiffArguments, console: &mut Console) -> Result<u8
     match (arguments.live, &arguments.files[..]) {
         (false, [old, new]) => here(old, new, arguments, console),
         (true, [new]) => blocking(compare_with_server(new, arguments, console))?,
-        (true, _) => Err("accepted: policy diff NEW --live".to_owned()),
-        (false, _) => Err("accepted: policy diff OLD NEW, or policy diff NEW --live".to_owned()),
+        (true, files) => Err(format!(
+            "--live: {} files are given, and the policy of the server is the old one; accepted: policy diff NEW --live",
+            files.len()
+        )),
+        (false, _) => Err("one file is given, and nothing to compare it with; accepted: policy diff OLD NEW, or policy diff \
+                           NEW --live"
+            .to_owned()),
     }
 }
 

@@ -67,6 +67,7 @@ pub(crate) const RULES: &[Rule] = &[
         "lines of documents over 120 characters, not in tables, code or links",
         text::long_lines,
     ),
+    rule("long-paragraphs", "paragraphs of pages over six lines", text::long_paragraphs),
     rule("unnamed-public", "public items of tollgate that no page and no other crate names", public::unnamed),
     rule("bool-parameters", "parameters of type bool", shapes::bool_parameters),
     rule("root-exports", "names at the root of tollgate, modules apart", public::root_exports),

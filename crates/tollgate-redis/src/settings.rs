@@ -30,6 +30,14 @@ const NODES_MAX: u32 = 10_000;
 const SECRET_BYTES_MIN: usize = 16;
 const SECRET_BYTES_MAX: usize = 1_024;
 
+/// How a URL with another scheme begins.
+fn beginning(scheme: &str) -> String {
+    match scheme {
+        "" => "has no `://`".to_owned(),
+        scheme => format!("begins with `{scheme}`"),
+    }
+}
+
 /// An invalid setting. The message names what would be accepted and never contains a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -37,7 +45,7 @@ pub enum SettingsError {
     /// The URL has an unknown scheme.
     #[error(
         "a store's URL begins with redis://, rediss://, redis-cluster://, rediss-cluster://, redis-sentinel:// or \
-         rediss-sentinel://; this one begins with `{0}`"
+         rediss-sentinel://; this one {}", beginning(.0)
     )]
     Scheme(String),
     /// The host is missing or malformed.

@@ -22,7 +22,7 @@ mod simulate;
 mod store;
 mod suggest;
 mod value;
-mod help;
+pub(crate) mod help;
 pub(crate) mod environment;
 pub(crate) mod usage_error;
 
@@ -102,7 +102,7 @@ impl Cli {
 /// The command.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Answer rate-limiting questions over HTTP, gRPC and RESP, and as a gateway
+    /// Answer rate-limiting questions: HTTP, gRPC, RESP, and a gateway
     Serve(Box<ServeArguments>),
     /// Write a commented policy, its tests and a config to start from
     Init(InitArguments),
@@ -134,7 +134,7 @@ pub enum Command {
     Decide(DecideArguments),
     /// See what a policy would have done to the requests of a log
     Replay(ReplayArguments),
-    /// Suggest limits from a log: rates and bursts that would have denied nothing
+    /// Suggest limits from a log, which would have denied nothing in it
     Suggest(SuggestArguments),
     /// Put a server under load, and measure throughput and latency
     Bench(BenchArguments),

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
 use clap::ValueEnum;
+use clap::builder::StyledStr;
 use rustix::termios::tcgetwinsize;
 
 /// When a command uses colours.
@@ -179,6 +180,11 @@ impl Console {
     /// The text in the colour of its meaning, where colours are used.
     pub(crate) fn painted(&self, text: &str, style: Style) -> String {
         if self.out_is_colored { style.painted(text) } else { text.to_owned() }
+    }
+
+    /// Help in the styles of clap, where colours are used.
+    pub(crate) fn styled(&self, help: &StyledStr) -> String {
+        if self.out_is_colored { help.ansi().to_string() } else { help.to_string() }
     }
 
     /// The columns of the terminal that shows the answer; `None` if it is a file or a pipe.

@@ -34,6 +34,7 @@ fn expected(text: &str) -> String {
     match text {
         "expected value" => "a value is expected here".to_owned(),
         "key must be a string" => "a field's name is expected here, in double quotes".to_owned(),
+        "expected ident" => "true, false or null is expected here".to_owned(),
         "trailing characters" => "there is more text behind its end".to_owned(),
         "trailing comma" => "a comma with nothing behind it".to_owned(),
         _ => match text.strip_prefix("expected ") {

@@ -84,6 +84,7 @@ pub mod cli;
 mod schema;
 mod init;
 mod shell;
+mod manual;
 mod config_check;
 mod policy_check;
 mod policy_convert;
@@ -108,7 +109,9 @@ use std::process::ExitCode;
 // Leaves that the gateway needs too.
 use tollgate_gateway::{log_throttle, random, shutdown};
 
-use cli::{Cli, ColorChoice, Command, ConfigCommand, PolicyCommand, StoreCommand, environment, usage_error};
+use cli::{
+    Cli, ColorChoice, Command, ConfigCommand, PolicyCommand, StoreCommand, environment, help, usage_error,
+};
 use console::Console;
 
 /// The command succeeded.
@@ -124,10 +127,15 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::parsed(arguments.clone()) {
         Ok(cli) => cli,
         Err(error) => {
+            let mut console = Console::standard(ColorChoice::Auto);
             match usage_error::text(&error, &arguments, &Cli::arranged()) {
-                Some(problem) => Console::standard(ColorChoice::Auto).error(problem),
+                Some(problem) => console.error(problem),
                 // Help and version are answers: clap knows their stream and their status.
-                None => drop(error.print()),
+                None if error.use_stderr() => console.problem(help::shown(&error.to_string()).trim_end()),
+                None => {
+                    let text = help::shown(&console.styled(&error.render()));
+                    console.text(text);
+                }
             }
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE));
         }
@@ -173,6 +181,6 @@ fn carried_out(command: Command, console: &mut Console) -> Result<u8, String> {
         Command::Bench(arguments) => bench::run(&arguments, console)?,
         Command::Operate(command) => operate::run(&command, console)?,
         Command::Completions(arguments) => shell::completions(&arguments, console),
-        Command::Man(arguments) => shell::man(&arguments, console),
+        Command::Man(arguments) => manual::run(&arguments, console),
     })
 }

@@ -120,6 +120,6 @@ fn finding(finding: &Finding) -> Value {
 fn report(error: &PolicyFileError, console: &mut Console) {
     match error {
         PolicyFileError::Wrong(findings) => console.problem(findings),
-        PolicyFileError::Unreadable { .. } => console.problem(error),
+        PolicyFileError::Unreadable { .. } => console.error(error),
     }
 }

@@ -18,7 +18,7 @@ use crate::policy_file;
 use crate::policy_file::Rules;
 use crate::replay;
 use crate::service::comparison::{ChangedCount, ChangedKey, Tallied};
-use crate::text::plain;
+use crate::text::{grouped, plain};
 use crate::{FAILURE, SUCCESS};
 
 /// How often the state of a comparison on a server is polled.
@@ -32,8 +32,13 @@ pub(crate) fn run(arguments: &DiffArguments, console: &mut Console) -> Result<u8
     match (arguments.live, &arguments.files[..]) {
         (false, [old, new]) => here(old, new, arguments, console),
         (true, [new]) => blocking(compare_with_server(new, arguments, console))?,
-        (true, _) => Err("accepted: policy diff NEW --live".to_owned()),
-        (false, _) => Err("accepted: policy diff OLD NEW, or policy diff NEW --live".to_owned()),
+        (true, files) => Err(format!(
+            "--live: {} files are given, and the policy of the server is the old one; accepted: policy diff NEW --live",
+            files.len()
+        )),
+        (false, _) => Err("one file is given, and nothing to compare it with; accepted: policy diff OLD NEW, or policy diff \
+                           NEW --live"
+            .to_owned()),
     }
 }
 
@@ -128,14 +133,14 @@ fn show_decisions(tallied: &Value, console: &mut Console) {
     let number = |name: &str| tallied[name].as_u64().unwrap_or_default();
     console.line(format_args!(
         "\n{} of {} decisions change: {} newly denied, {} newly allowed",
-        number("changed"),
-        number("decisions"),
-        number("newly_denied"),
-        number("newly_allowed")
+        grouped(number("changed")),
+        grouped(number("decisions")),
+        grouped(number("newly_denied")),
+        grouped(number("newly_allowed"))
     ));
     let counted = |count: &Value| {
         let part = |name: &str, words: &str| {
-            count[name].as_u64().filter(|count| *count > 0).map(|count| format!("{count} {words}"))
+            count[name].as_u64().filter(|count| *count > 0).map(|count| format!("{} {words}", grouped(count)))
         };
         let parts = [part("newly_denied", "newly denied"), part("newly_allowed", "newly allowed")];
         parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
@@ -146,7 +151,8 @@ fn show_decisions(tallied: &Value, console: &mut Console) {
     let keys = tallied["keys"].as_array().map(Vec::as_slice).unwrap_or_default();
     let all = number("keys_changed");
     if all > 0 {
-        let of_all = if all > keys.len() as u64 { format!(", the first of {all}") } else { String::new() };
+        let of_all =
+            if all > keys.len() as u64 { format!(", the first of {}", grouped(all)) } else { String::new() };
         console.line(format_args!("keys most affected{of_all}:"));
     }
     for key in keys {

@@ -9,10 +9,6 @@ use tollgate_tower::attributes::{BUILT_IN, Reader};
 
 use crate::policy_warnings::Doubts;
 
-/// Minimum length of a name for which a few wrong letters are a misspelling. Shorter ones are near to many names.
-const NAME_MIN: usize = 4;
-/// Names that other programs have for the address of a client.
-const ADDRESSES: [&str; 5] = ["client_ip", "remote_ip", "source_ip", "ip_address", "ip_addr"];
 /// The methods that HTTP and WebDAV define, and those that caches and databases are known for.
 const METHODS: [&str; 21] = [
     "GET",
@@ -162,16 +158,11 @@ fn methods(condition: &Condition) -> &[String] {
 
 /// The known name that is nearly this one, unless this one is known.
 fn meant<'k>(name: &str, policy: &Policy, reader: &'k Reader) -> Option<&'k str> {
-    let known = || BUILT_IN.into_iter().chain(reader.mapped.iter().map(|mapped| mapped.name.as_str()));
+    let known = BUILT_IN.into_iter().chain(reader.mapped.iter().map(|mapped| mapped.name.as_str()));
     if is_supplied(name, policy, reader) {
         return None;
     }
-    if ADDRESSES.contains(&name) {
-        return Some("ip");
-    }
-    let letters = |name: &str| name.replace(['-', '_'], "").to_ascii_lowercase();
-    let is_same = |known: &&str| letters(known) == letters(name);
-    known().find(is_same).or_else(|| nearest(name, known().filter(|known| known.len() >= NAME_MIN)))
+    nearest(name, known)
 }
 
 #[cfg(test)]
@@ -199,6 +190,9 @@ mod tests {
             ),
             ("by: [api-key]", "did you mean api_key?"),
             ("by: [client_ip]", "did you mean ip?"),
+            ("by: [ipp]", "did you mean ip?"),
+            ("by: [ipaddr]", "did you mean ip?"),
+            ("by: [api]", "did you mean api_key?"),
             ("by: [tennant]", "did you mean tenant?"),
             (
                 "when: {methd: POST}",
@@ -250,6 +244,8 @@ mod tests {
         {
             assert_eq!(found(fields, Supply::Known), "", "{fields}");
         }
+        let short = found("by: [ipp]", Supply::Known);
+        assert!(short.contains("did you mean ip?") && short.lines().count() == 1, "{short}");
         let near = found("by: [tennant]", Supply::Known);
         assert!(near.contains("did you mean tenant?") && near.lines().count() == 1, "{near}");
     }

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::fmt::Display;
 
 use tollgate::credential::CREDENTIAL;
+pub(crate) use tollgate::policy::source::grouped;
 use tollgate::policy::source::{explained, nearest};
 use tollgate::request::Attribute;
 use tollgate::{CheckRequest, CredentialDigest, Value};

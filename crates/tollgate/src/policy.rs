@@ -67,6 +67,7 @@ pub mod source {
     pub use super::expression::with_room;
     pub use super::fields::{Fields, count, text};
     pub use super::finding::{Position, Report, nearest, quoted};
+    pub use super::sentence::grouped;
     use super::{Condition, Problem, Vocabulary};
     pub use crate::problem::{explained, plain_cause};
     pub use crate::rate_text::RATES;

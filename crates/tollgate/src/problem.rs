@@ -45,6 +45,9 @@ pub fn quoted(text: &str) -> String {
 #[cfg_attr(not(feature = "policy"), expect(unreachable_pub, reason = "the module `policy` exports it"))]
 pub fn plain_cause(error: &dyn std::fmt::Display) -> String {
     let text = error.to_string();
+    if text.starts_with("failed to lookup address information") {
+        return "no address is known for this name".to_owned();
+    }
     let Some((words, _)) = text.split_once(" (os error ") else { return text };
     let mut letters = words.chars();
     letters.next().map(|first| first.to_ascii_lowercase()).into_iter().chain(letters).collect()
@@ -59,6 +62,8 @@ mod tests {
     fn causes_have_no_number_of_the_system() {
         let missing = std::io::Error::from_raw_os_error(2);
         assert_eq!(plain_cause(&missing), "no such file or directory");
+        let lookup = "failed to lookup address information: Name or service not known";
+        assert_eq!(plain_cause(&lookup), "no address is known for this name");
         assert_eq!(plain_cause(&"the peer is gone"), "the peer is gone");
     }
 

@@ -137,7 +137,9 @@ pub enum QuotaError {
     #[error(transparent)]
     Text(#[from] Problem),
     /// Zero units.
-    #[error("a rate of 0 admits no request; accepted: at least 1 (to switch a limit off use `mode: off`)")]
+    #[error(
+        "a rate of 0 admits no request; accepted: at least 1, `rate: deny` to deny every request, or `mode: off` to switch the limit off"
+    )]
     NoUnits,
     /// Zero burst.
     #[error("a burst of 0 admits no request; accepted: at least 1")]

@@ -1,9 +1,11 @@
-//! `told`, `nobody`, `document-words`, `doc-openings`, `test-names` and `long-lines`: rules about the text of files,
-//! code or not.
+//! `told`, `nobody`, `document-words`, `doc-openings`, `test-names`, `long-lines` and `long-paragraphs`: rules about the
+//! text of files, code or not.
 
 use super::{Finding, Report};
 use crate::source::Repository;
 
+/// Maximum lines of a paragraph.
+const PARAGRAPH_LINES_MAX: usize = 6;
 /// Most characters in a line of a document.
 const CHARACTERS_MAX: usize = 120;
 
@@ -108,33 +110,65 @@ fn lines(repository: &Repository, is_read: fn(&str) -> bool, count: impl Fn(&str
     Report::of(findings)
 }
 
+/// The lines of Markdown outside of code blocks, each with its index.
+fn prose(text: &str) -> Vec<(usize, &str)> {
+    let mut fence: Option<String> = None;
+    let mut found = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let marks: String = line.trim_start().chars().take_while(|mark| ['`', '~'].contains(mark)).collect();
+        if marks.len() >= 3 {
+            fence = match fence {
+                Some(open) if marks.starts_with(&open) => None,
+                Some(open) => Some(open),
+                None => Some(marks),
+            };
+        } else if fence.is_none() {
+            found.push((index, line));
+        }
+    }
+    found
+}
+
 /// Long lines of Markdown. A row of a table, a line of a code block and a lone link cannot be broken, and may be long.
 pub(super) fn long_lines(repository: &Repository) -> Report {
     let mut findings = Vec::new();
     for (file, text) in repository.files.iter().filter(|(file, _)| file.ends_with(".md")) {
-        let mut fence: Option<String> = None;
-        for (index, line) in text.lines().enumerate() {
-            let content = line.trim_start();
-            let marks: String = content.chars().take_while(|mark| ['`', '~'].contains(mark)).collect();
-            if marks.len() >= 3 {
-                fence = match fence {
-                    Some(open) if marks.starts_with(&open) => None,
-                    Some(open) => Some(open),
-                    None => Some(marks),
-                };
-                continue;
-            }
-            let characters = line.chars().count();
-            if characters > CHARACTERS_MAX
-                && fence.is_none()
-                && !content.starts_with('|')
-                && !is_link(content)
-            {
+        for (index, line) in prose(text) {
+            let (content, characters) = (line.trim_start(), line.chars().count());
+            if characters > CHARACTERS_MAX && !content.starts_with('|') && !is_link(content) {
                 findings.push(Finding {
                     file: file.clone(),
                     line: index + 1,
                     text: format!("{characters} characters"),
                 });
+            }
+        }
+    }
+    Report::of(findings)
+}
+
+/// Paragraphs of Markdown that are walls of text. An item of a list is a paragraph.
+pub(super) fn long_paragraphs(repository: &Repository) -> Report {
+    let mut findings = Vec::new();
+    let is_page = |file: &str| file.ends_with(".md") && file != "CHANGELOG.md";
+    for (file, text) in repository.files.iter().filter(|(file, _)| is_page(file)) {
+        // The index after the paragraph's last line, and how many lines it has.
+        let (mut next, mut length) = (0, 0);
+        for (index, line) in prose(text) {
+            let content = line.trim_start();
+            let is_none = content.is_empty() || content.starts_with(['#', '|']);
+            let item = content.trim_start_matches(|digit: char| digit.is_ascii_digit());
+            let begins = index != next || ["- ", "* ", ". "].iter().any(|mark| item.starts_with(mark));
+            length = if is_none {
+                0
+            } else if begins {
+                1
+            } else {
+                length + 1
+            };
+            next = index + 1;
+            if length == PARAGRAPH_LINES_MAX + 1 {
+                findings.push(Finding { file: file.clone(), line: index + 1, text: content.to_owned() });
             }
         }
     }
@@ -193,6 +227,24 @@ mod tests {
         let repository =
             Repository::of(&[("crates/c/src/lib.rs", text), ("e2e/tests/a.rs", "fn nobody_h() {}")]);
         assert_eq!((doc_openings(&repository).count, test_names(&repository).count), (3, 3));
+    }
+
+    #[test]
+    fn a_long_paragraph_is_found() {
+        let lines = |count: usize| "a line\n".repeat(count);
+        for (text, count) in [
+            (lines(6), 0),
+            (lines(7), 1),
+            (lines(20), 1),
+            (format!("{}\n{}", lines(6), lines(6)), 0),
+            (format!("{}- {}", lines(6), lines(6)), 0),
+            (format!("- {}", lines(7)), 1),
+            (format!("{}```\n{}```\n{}", lines(6), lines(20), lines(6)), 0),
+            (format!("# Title\n{}| a |\n{}", lines(6), lines(6)), 0),
+        ] {
+            assert_eq!(long_paragraphs(&Repository::of(&[("docs/a.md", &text)])).count, count, "{text}");
+        }
+        assert_eq!(long_paragraphs(&Repository::of(&[("CHANGELOG.md", &lines(9))])).count, 0);
     }
 
     #[test]

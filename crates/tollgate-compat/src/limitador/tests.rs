@@ -38,7 +38,7 @@ fn wrong_files_are_refused_with_every_reason() {
         ("- {namespace: n, max_value: 1, seconds: 1, conditions: x, variables: []}".to_owned(), &["[0].conditions: is a single value"]),
         ("- {namespace: n, max_value: 1, seconds: 1, conditions: ['a =='], variables: ['(']}".to_owned(), &["[0].conditions[0]: not CEL", "[0].variables[0]: not CEL"]),
         ("- {namespace: n, max_value: 1, seconds: 1, conditions: ['timestamp(descriptors[0].a)'], variables: []}".to_owned(), &["the function timestamp does not exist"]),
-        ("- {namespace: n, max_value: 1, seconds: 1, conditions: ['descriptors[0].a.matches(\"(\")'], variables: ['descriptors[0].a.matches(limit.name)']}".to_owned(), &["[0].conditions[0]: the pattern ( is none: error: unclosed group", "[0].variables[0]: the pattern of matches() is computed"]),
+        ("- {namespace: n, max_value: 1, seconds: 1, conditions: ['descriptors[0].a.matches(\"(\")'], variables: ['descriptors[0].a.matches(limit.name)']}".to_owned(), &["[0].conditions[0]: the pattern ( is no regular expression: unclosed group", "[0].variables[0]: the pattern of matches() is computed"]),
         (format!("- {{namespace: n, max_value: 1, maxvalue: 2, {REST}}}"), &["[0].maxvalue: unknown field; did you mean max_value?"]),
         ("- x\n- [y]\n".to_owned(), &["f:1:3: [0]: is a single value; accepted: a table", "f:2:3: [1]: is a list"]),
     ];

@@ -38,6 +38,7 @@ fn logins_are_percent_decoded() {
 fn rejected_urls_list_what_is_accepted() {
     let message = |text: &str| text.parse::<Settings>().unwrap_err().to_string();
     assert!(message("http://h").contains("begins with `http`"));
+    assert!(message("redis:/secret").ends_with("this one has no `://`"));
     assert!(message("cache:6379").contains("begins with redis://"));
     assert!(message("redis://").contains("names no host"));
     assert!(message("redis://h:0").contains("`h` with what follows it is not a host"));

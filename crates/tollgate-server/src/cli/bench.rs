@@ -24,10 +24,10 @@ pub enum LoadProtocol {
 
 const BENCH_HELP: &str = "\
 Examples:
-  tollgate bench                                   HTTP, 64 connections, as fast as possible
-  tollgate bench --rate 10000                      open loop: latency from when a request is due
-  tollgate bench --wire resp --pipeline 16         sixteen commands under way on each connection
-  tollgate bench --sweep                           latency at rising loads, as a table and a picture
+  tollgate bench                            # HTTP, 64 connections
+  tollgate bench --rate 10000               # open loop: sends on time
+  tollgate bench --wire resp --pipeline 16  # 16 in flight on each
+  tollgate bench --sweep                    # latency at rising loads
 
 Exit status: 0 when it was measured, 2 when the server cannot be reached or is another machine.";
 

@@ -20,7 +20,7 @@ pub enum CallersCommand {
 const ADD_HELP: &str = "\
 Examples:
   tollgate callers add k1 tenant=acme plan=pro
-  printf %s k2 | tollgate callers add - tenant=acme plan=pro      the key is in no shell history
+  printf %s k2 | tollgate callers add - tenant=acme plan=pro  # in no history
 
 Exit status: 0 when it was added, 1 when it is known already, 2 for wrong usage.";
 

@@ -23,13 +23,13 @@ const GROUPS: [(&str, &[&str]); 5] = [
 
 const EXAMPLES: &str = "\
 Examples:
-  tollgate serve                                   start on memory with the built-in example policy
-  tollgate init api                                write a policy and a config to start from
-  tollgate policy check policy.yaml                say what each limit means, and what is wrong
-  tollgate decide api_key=k1                       watch a policy decide, without a server
-  tollgate replay --policy policy.yaml access.log   what it would have done to these requests
-  tollgate explain api_key=k1                      which limits match, and what is left
-  tollgate top --once                              its busiest keys
+  tollgate serve                     # start on memory, with an example policy
+  tollgate init api                  # write a policy and a config to start from
+  tollgate policy check policy.yaml  # say what each limit means
+  tollgate decide api_key=k1         # watch a policy decide, without a server
+  tollgate replay --policy policy.yaml access.log  # what it would have done
+  tollgate explain api_key=k1        # which limits match, and what is left
+  tollgate top --once                # its busiest keys
 
 Commands for a running server find the one on this machine by themselves; --admin URL names another.
 Exit status: 0 for success or yes, 1 for no (a request is denied, a file has errors, there was nothing to undo), 2 when
@@ -46,7 +46,11 @@ pub(super) fn arranged(command: Command) -> Command {
         .after_help("`tollgate COMMAND -h` is short; `tollgate COMMAND --help` has every flag, and examples.")
         .after_long_help(EXAMPLES);
     each(command, "tollgate", &|command, name| {
-        let command = command.mut_args(|argument| argument.hide_env_values(true));
+        // A negative number is a wrong value, and not an unknown flag.
+        let command = command.mut_args(|argument| {
+            let takes_value = argument.get_action().takes_values() && !argument.is_positional();
+            argument.hide_env_values(true).allow_negative_numbers(takes_value)
+        });
         let command = match command.get_after_long_help().map(|text| paragraphs(&text.to_string())) {
             Some(text) => command.after_long_help(text),
             None => command,
@@ -60,8 +64,16 @@ pub(super) fn arranged(command: Command) -> Command {
     })
 }
 
-/// Joins the lines of each paragraph, so that they are broken once, at the width of the terminal. Indented lines and
-/// headings stay.
+/// Stands for a space where help may not be broken: clap breaks lines at spaces only.
+const UNBROKEN: char = '\u{a0}';
+
+/// Help as clap rendered it, with the spaces that it could not break.
+pub(crate) fn shown(text: &str) -> String {
+    text.replace(UNBROKEN, " ")
+}
+
+/// Joins the lines of each paragraph, so that they are broken once, at the width of the terminal. Indented lines, which
+/// are commands to copy, and headings stay: a terminal that is too narrow wraps them without breaking them.
 fn paragraphs(text: &str) -> String {
     let mut joined = String::new();
     let mut is_open = false;
@@ -71,7 +83,10 @@ fn paragraphs(text: &str) -> String {
         if !joined.is_empty() {
             joined.push(if goes_on { ' ' } else { '\n' });
         }
-        joined.push_str(line);
+        match line.starts_with(' ') {
+            true => joined.push_str(&line.replace(' ', &UNBROKEN.to_string())),
+            false => joined.push_str(line),
+        }
         is_open = is_plain && !line.ends_with(':');
     }
     joined
@@ -136,7 +151,17 @@ mod tests {
         let found =
             path.iter().fold(&mut command, |command, name| command.find_subcommand_mut(name).unwrap());
         let text = if is_long { found.render_long_help() } else { found.render_help() };
-        text.to_string()
+        shown(&text.to_string())
+    }
+
+    /// The list of commands and all examples fit 80 columns.
+    #[test]
+    fn the_first_help_fits_a_terminal() {
+        let wide: Vec<String> = listing(&Cli::command()).lines().map(str::to_owned).collect();
+        let examples = EXAMPLES.lines().filter(|line| line.starts_with(' ')).map(str::to_owned);
+        for line in wide.into_iter().chain(examples) {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
     }
 
     /// The short help of `serve` fits a screen, the long one has every flag in its group, in this order.
@@ -159,7 +184,7 @@ mod tests {
     #[test]
     fn paragraphs_are_joined() {
         let text = "Examples:\n  a b\n  c\n\nOne\nsentence.\nExit status: 0 or\n1.";
-        assert_eq!(paragraphs(text), "Examples:\n  a b\n  c\n\nOne sentence.\nExit status: 0 or 1.");
+        assert_eq!(shown(&paragraphs(text)), "Examples:\n  a b\n  c\n\nOne sentence.\nExit status: 0 or 1.");
     }
 
     /// No flag of any command is hidden from its long help.

@@ -36,7 +36,7 @@ pub enum OperateCommand {
     /// Show the remaining quota of a key on a running server
     #[command(after_long_help = help!(passes: "get api_key=k1", "get api_key=k1 --json"))]
     Get(GetArguments),
-    /// Say which limits of a running server apply to a request, why the others do not, and what would change the answer
+    /// Say which limits apply to a request, and what would let it pass
     #[command(after_long_help = help!(
         passes: "explain api_key=k1",
         "explain method=POST path=/login ip=198.51.100.7",
@@ -46,8 +46,8 @@ pub enum OperateCommand {
     /// Forget what a running server counted for a key
     #[command(after_long_help = help!(
         "0 when a counter was reset, 1 when there was none, 2 when the server could not be asked or refused.":
-        "reset api_key=k1                        every counter of the key",
-        "reset api_key=k1 --limit per-key        only that of one limit"
+        "reset api_key=k1                    # every counter of the key",
+        "reset api_key=k1 --limit per-key    # only that of one limit"
     ))]
     Reset(ResetArguments),
     /// Deny every request with these attributes for a while
@@ -59,7 +59,7 @@ pub enum OperateCommand {
     /// Turn a limit off, or all of them, for a while: by default an hour
     #[command(after_long_help = help!(done: "kill per-key --for 10m --note incident", "kill --all"))]
     Kill(OverrideArguments),
-    /// Put a limit in shadow, or all of them, for a while: it counts and never denies
+    /// Put a limit in shadow for a while: it counts and never denies
     #[command(after_long_help = help!(done: "shadow per-key --for 1h"))]
     Shadow(OverrideArguments),
     /// Enforce a limit for a share of its keys for a while
@@ -76,16 +76,16 @@ pub enum OperateCommand {
     Limits(ListArguments),
     /// Watch the busiest keys of a running server
     #[command(after_long_help = help!(
-        done: "top                                     redrawn every second; q leaves",
+        done: "top                                 # redrawn every second; q leaves",
         "top --once --sort denied --limit per-key",
         "top --once --json"
     ))]
     Top(TopArguments),
     /// Watch a running server's decisions as they are made
     #[command(after_long_help = help!(
-        done: "tail                                    every decision; q leaves",
+        done: "tail                                # every decision; q leaves",
         "tail --once --verdict deny --limit per-key",
-        "tail --once --denied --since 10m        what was denied before, too",
+        "tail --once --denied --since 10m  # what was denied before, too",
         "tail --once --denied --since 1h ip=203.0.113.7"
     ))]
     Tail(TailArguments),

@@ -95,7 +95,7 @@ Examples:
   tollgate policy diff new.yaml --live --last 1h
 
 Two files are compared here; one is compared with the policy of a running server. A trace has a request on each line,
-in order of time, with `at` as RFC 3339 or in milliseconds since 1970:
+in order of time, with `at` as RFC 3339, or in seconds or milliseconds since 1970:
   {\"at\": \"2030-01-31T12:00:00.250Z\", \"attributes\": {\"api_key\": \"k1\"}, \"cost\": 1}
 
 Exit status: 0 when nothing differs, 1 when something does, 2 when it cannot be compared.";

@@ -11,7 +11,7 @@ Examples:
   tollgate policy test policy.test.yaml
   tollgate policy test policy.test.yaml --filter burst
   tollgate policy test policy.test.yaml --junit report.xml
-  tollgate policy test --record access.log --policy policy.yaml > recorded.test.yaml
+  tollgate policy test --record access.log --policy policy.yaml > new.test.yaml
 
 A test file names its policy, and has cases: requests in virtual time, and what each of them is to get:
   policy: policy.yaml

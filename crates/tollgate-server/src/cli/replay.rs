@@ -7,7 +7,8 @@ use clap::{Args, ValueEnum};
 const REPLAY_EXAMPLES: &str = "\
 Examples:
   tollgate replay --policy policy.yaml access.log
-  tollgate replay --policy policy.yaml access.log --html report.html --json report.json
+  tollgate replay --policy policy.yaml access.log \\
+    --html report.html --json report.json
   tollgate replay --policy policy.yaml --against new.yaml access.log
   tollgate replay --policy policy.yaml - < access.log
 

@@ -20,14 +20,13 @@ use tollgate_tower::attributes::address::Network;
 
 const SERVE_EXAMPLES: &str = "\
 Examples:
-  tollgate serve                                   on memory, with the built-in example policy
-  tollgate serve --policy policy.yaml              with your own limits; the file is watched
+  tollgate serve                       # on memory, with an example policy
+  tollgate serve --policy policy.yaml  # your own limits; the file is watched
   tollgate serve --policy policy.yaml --store redis://127.0.0.1:6379
   tollgate serve --policy policy.yaml --upstream http://127.0.0.1:3000
   tollgate serve --policy policy.yaml --state-dir state
-
-Ask it:
-  curl -s 127.0.0.1:8080/v1/check -H 'Content-Type: application/json' -d '{\"attributes\":{\"api_key\":\"k1\"}}'
+  curl -s 127.0.0.1:8080/v1/check -H 'Content-Type: application/json' \\
+    -d '{\"attributes\":{\"api_key\":\"k1\"}}'  # ask it
 
 A flag takes precedence over its variable, and both over the config file.
 Exit status: 0 after a stop signal, 1 when the server cannot start or fails, 2 for wrong usage.";

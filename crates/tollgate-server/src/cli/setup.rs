@@ -21,8 +21,8 @@ pub enum InitKind {
 
 const INIT_EXAMPLES: &str = "\
 Examples:
-  tollgate init api                                a policy, its tests and a config
-  tollgate init llm --dir llm                      the same in the directory llm
+  tollgate init api            # a policy, its tests and a config
+  tollgate init llm --dir llm  # the same in the directory llm
   tollgate serve --policy policy.yaml --config config.yaml
 
 Exit status: 0 when all files were written, 1 when one of them is there already or cannot be written, 2 for wrong usage.";
@@ -51,7 +51,7 @@ pub enum ConfigCommand {
 const CONFIG_CHECK_EXAMPLES: &str = "\
 Examples:
   tollgate config check config.yaml
-  tollgate config check config.yaml --policy policy.yaml     as a server would start with both
+  tollgate config check config.yaml --policy policy.yaml  # as served together
   tollgate config check config.yaml --json
 
 Exit status: 0 when every file is accepted (warnings are allowed), 1 when one is not, 2 when one cannot be read.";
@@ -73,9 +73,9 @@ pub struct ConfigCheckArguments {
 
 const COMPLETIONS_EXAMPLES: &str = "\
 Examples:
-  tollgate completions bash > tollgate.bash        then: source tollgate.bash
-  tollgate completions zsh > _tollgate             in a directory of $fpath
-  tollgate completions fish > tollgate.fish        in ~/.config/fish/completions";
+  tollgate completions bash > tollgate.bash  # then: source tollgate.bash
+  tollgate completions zsh > _tollgate       # in a directory of $fpath
+  tollgate completions fish > tollgate.fish  # in ~/.config/fish/completions";
 
 /// The arguments of `completions`.
 #[derive(Debug, Args)]
@@ -88,7 +88,7 @@ pub struct CompletionsArguments {
 
 const MAN_EXAMPLES: &str = "\
 Examples:
-  tollgate man man                                 writes man/tollgate.1 and others
+  tollgate man man  # writes man/tollgate.1 and others
   man ./man/tollgate.1";
 
 /// The arguments of `man`.

@@ -17,7 +17,7 @@ pub enum SimulateCommand {
 
 const FLEET_EXAMPLES: &str = "\
 Examples:
-  tollgate simulate fleet                          six servers, a limit of 1,000 a second
+  tollgate simulate fleet  # six servers, a limit of 1,000 a second
   tollgate simulate fleet --policy policy.yaml --nodes 3 --duration 2s
   tollgate simulate fleet --cuts --json
 

@@ -122,8 +122,10 @@ pub enum StoreCommand {
 const CHECK_HELP: &str = "\
 Examples:
   tollgate store check redis://127.0.0.1:6379
-  tollgate store check redis-cluster://127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003 --json
-  tollgate store check rediss://127.0.0.1:6379 --store-password-file password --store-ca ca.pem
+  tollgate store check --json \\
+    redis-cluster://127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003
+  tollgate store check rediss://127.0.0.1:6379 \\
+    --store-password-file password --store-ca ca.pem
 
 The password is in --store-password-file or in the variable TOLLGATE_STORE_PASSWORD. The command writes a few keys
 that begin with tg: and removes them.

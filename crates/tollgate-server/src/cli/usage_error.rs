@@ -22,12 +22,16 @@ pub(crate) fn text(error: &clap::Error, arguments: &[OsString], command: &Comman
             let missing = usage.all(ContextKind::InvalidArg);
             let plain = |name: &String| name.replace(['<', '>'], "").trim_end_matches('.').to_owned();
             let missing: Vec<String> = missing.iter().map(plain).collect();
-            format!("{} is missing", missing.join(" and "))
+            let verb = if missing.len() == 1 { "is" } else { "are" };
+            format!("{} {verb} missing", missing.join(" and "))
         }
         ErrorKind::ArgumentConflict => usage.conflict(),
         ErrorKind::MissingSubcommand => "a command is missing".to_owned(),
-        ErrorKind::TooManyValues | ErrorKind::WrongNumberOfValues | ErrorKind::TooFewValues => {
-            format!("{}: another number of values is expected", usage.place())
+        ErrorKind::TooManyValues => {
+            format!("{}: {} is too much; accepted: {0} without it", usage.place(), usage.value())
+        }
+        ErrorKind::WrongNumberOfValues | ErrorKind::TooFewValues => {
+            format!("{}: a value is missing", usage.place())
         }
         _ => usage.first_line(),
     };
@@ -140,6 +144,9 @@ impl UsageError<'_> {
         let cause = std::error::Error::source(self.error).map(ToString::to_string).unwrap_or_default();
         let cause = match cause.strip_suffix(" is not in 0..=100") {
             Some(_) => "accepted: 0 to 100".to_owned(),
+            None if self.is_negative() && cause == "invalid digit found in string" => {
+                "accepted: a whole number that is not negative".to_owned()
+            }
             None => plain_cause(&cause),
         };
         let value = self.value();
@@ -149,6 +156,10 @@ impl UsageError<'_> {
         }
         let dash = if cause.starts_with("accepted") { ";" } else { ":" };
         format!("{}: {value} is not accepted{dash} {cause}", self.place())
+    }
+
+    fn is_negative(&self) -> bool {
+        self.one(ContextKind::InvalidValue).starts_with('-')
     }
 
     fn conflict(&self) -> String {
@@ -248,6 +259,15 @@ mod tests {
                 "tollgate serve policy.yaml",
                 "policy.yaml: unexpected argument; did you mean --policy policy.yaml? see `tollgate serve --help`",
             ),
+            (
+                "tollgate decide a=b --cost -1",
+                "--cost: \"-1\" is not accepted; accepted: a whole number that is not negative; see `tollgate decide --help`",
+            ),
+            (
+                "tollgate policy check --json=1 a.yaml",
+                "--json: \"1\" is too much; accepted: --json without it; see `tollgate policy check --help`",
+            ),
+            ("tollgate replay", "--policy FILE and LOG are missing; see `tollgate replay --help`"),
             ("tollgate policy check", "FILE is missing; see `tollgate policy check --help`"),
         ] {
             assert_eq!(message(words), expected);

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use tollgate::{Decision, Enforcement, LimitStatus, Source, Ticks, Verdict};
 
 use crate::console::{Console, Style};
+use crate::text::grouped;
 
 /// Width of the columns before those of the limits.
 const NUMBER_WIDTH: usize = 7;
@@ -16,6 +17,8 @@ const VERDICT_WIDTH: usize = 24;
 pub(super) struct DecisionTable {
     rows: u64,
     widths: Vec<usize>,
+    /// The columns of limits that begin a line, since those before fill the terminal.
+    breaks: Vec<usize>,
     refused: bool,
     faulty: bool,
     shadows: bool,
@@ -35,9 +38,10 @@ impl DecisionTable {
             format!("+{}", elapsed(after)),
             console.painted(&format!("{:<VERDICT_WIDTH$}", verdict(decision.verdict())), style)
         );
-        for (status, &width) in decision.limits().zip(&self.widths) {
+        for (column, (status, &width)) in decision.limits().zip(&self.widths).enumerate() {
             let refused = !status.outcome.is_allowed();
             self.refused |= refused;
+            self.next_column(column, &mut line, console);
             let _ = write!(line, "  {:<width$}", cell(&status));
         }
         console.row(line.trim_end());
@@ -49,19 +53,35 @@ impl DecisionTable {
     }
 
     fn head(&mut self, decision: &Decision, console: &mut Console) {
-        let mut line =
-            format!("{:>NUMBER_WIDTH$}  {:>TIME_WIDTH$}  {:<VERDICT_WIDTH$}", "request", "time", "verdict");
+        let mut titles = Vec::new();
         for status in decision.limits() {
             let name = status.limit.name();
             let shadow = status.enforcement == Enforcement::Shadow;
             self.shadows |= shadow;
             let title = if shadow { format!("({name})") } else { name.to_owned() };
-            let widest = format!("{limit}/{limit} *", limit = status.outcome.limit).len();
-            let width = widest.max(cell(&status).len()).max(title.chars().count());
+            let widest = format!("{limit}/{limit} *", limit = grouped(status.outcome.limit)).len();
+            self.widths.push(widest.max(cell(&status).len()).max(title.chars().count()));
+            titles.push(title);
+        }
+        let mut line =
+            format!("{:>NUMBER_WIDTH$}  {:>TIME_WIDTH$}  {:<VERDICT_WIDTH$}", "request", "time", "verdict");
+        if let Some(room) = console.width() {
+            self.breaks = breaks(line.len(), &self.widths, room);
+        }
+        for (column, title) in titles.iter().enumerate() {
+            self.next_column(column, &mut line, console);
+            let width = self.widths[column];
             let _ = write!(line, "  {title:<width$}");
-            self.widths.push(width);
         }
         console.row(line.trim_end());
+    }
+
+    /// Begins another line where a column has no room in this one.
+    fn next_column(&self, column: usize, line: &mut String, console: &mut Console) {
+        if self.breaks.contains(&column) {
+            console.row(line.trim_end());
+            *line = " ".repeat(NUMBER_WIDTH);
+        }
     }
 
     /// Explains the marks that were used.
@@ -80,6 +100,19 @@ impl DecisionTable {
     }
 }
 
+/// The columns that begin a line, if the first line has so many characters before them.
+fn breaks(before: usize, widths: &[usize], room: usize) -> Vec<usize> {
+    let (mut used, mut found) = (before, Vec::new());
+    for (column, width) in widths.iter().enumerate() {
+        if used + 2 + width > room {
+            found.push(column);
+            used = NUMBER_WIDTH;
+        }
+        used += 2 + width;
+    }
+    found
+}
+
 fn cell(status: &LimitStatus<'_>) -> String {
     let mark = if status.outcome.is_allowed() { "" } else { " *" };
     if status.quota.is_none() {
@@ -88,7 +121,7 @@ fn cell(status: &LimitStatus<'_>) -> String {
     if status.source == Source::Penalty {
         return format!("blocked{mark}");
     }
-    format!("{}/{}{mark}", status.outcome.remaining, status.outcome.limit)
+    format!("{}/{}{mark}", grouped(status.outcome.remaining), grouped(status.outcome.limit))
 }
 
 fn verdict(verdict: Verdict) -> String {
@@ -124,6 +157,14 @@ fn elapsed(time: Ticks) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: a narrow terminal cut the columns of limits off.
+    #[test]
+    fn limits_without_room_are_in_the_next_line() {
+        assert!(breaks(45, &[10, 12, 12], 200).is_empty());
+        assert_eq!(breaks(45, &[10, 12, 12], 80), [2]);
+        assert_eq!(breaks(45, &[10, 12, 12], 40), [0, 2]);
+    }
 
     /// A person reads how far the virtual clock went, and nothing is rounded away.
     #[test]

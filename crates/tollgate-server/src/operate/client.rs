@@ -224,6 +224,10 @@ impl Client {
         // The detail names the missing thing, or the place in a file.
         let title = match status {
             StatusCode::NOT_FOUND | StatusCode::CONFLICT => String::new(),
+            // Fields that are flags here.
+            _ if ["for: ", "since: ", "last: ", "note: "].iter().any(|name| detail.starts_with(name)) => {
+                "--".to_owned()
+            }
             _ => format!("{title}: "),
         };
         let text = format!("{title}{detail}{cure}");

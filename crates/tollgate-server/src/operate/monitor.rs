@@ -17,7 +17,7 @@ use crate::SUCCESS;
 use crate::cli::{GivenAttribute, TailArguments, TailVerdict, TopArguments, TopSorting};
 use crate::console::{Console, Style};
 use crate::disk::plain_cause;
-use crate::text::{plain, shown, unknown_name};
+use crate::text::{grouped, plain, shown, unknown_name};
 use crate::time_text::duration;
 use tollgate::CredentialDigest;
 use tollgate::address::{Network, Prefixes};
@@ -175,7 +175,7 @@ impl TopFrame<'_> {
             titles.insert(LAST_DENIED, "last denied");
         }
         let titles = self.fitting(titles);
-        show::lines(&titles, &rows, console);
+        show::lines(&titles, &rows, &["share", "source", "would deny", "last second"], console);
         if shown.len() > 1 {
             console.line("a request counts once for each limit that applies to it");
         }
@@ -233,13 +233,13 @@ impl TopFrame<'_> {
         let about = if key["estimated"] == true { "~" } else { "" };
         let painted = |name: &str, style: Style| {
             let number = count(key, name);
-            let shown = format!("{about}{number}");
+            let shown = format!("{about}{}", grouped(number));
             if number > 0 { console.painted(&shown, style) } else { shown }
         };
         let mut row = vec![
             cell(text(key, "limit")),
-            format!("{about}{}", count(key, "decisions")),
-            self.since(key).map_or_else(|| "-".to_owned(), |rate| rate.to_string()),
+            format!("{about}{}", grouped(count(key, "decisions"))),
+            self.since(key).map_or_else(|| "-".to_owned(), grouped),
             painted("denied", Style::Bad),
             painted("would_deny", Style::Doubtful),
             format!("{} %", percent(denials(key), key)),
@@ -257,11 +257,11 @@ impl TopFrame<'_> {
         let sum = |number: &dyn Fn(&Value) -> u64| keys.iter().map(|key| number(key)).sum::<u64>();
         let (decisions, denied) = (sum(&|key| count(key, "decisions")), sum(&|key| count(key, "denied")));
         let rate = sum(&|key| self.since(key).unwrap_or(0));
-        let rate = if self.before.is_empty() { "-".to_owned() } else { rate.to_string() };
+        let rate = if self.before.is_empty() { "-".to_owned() } else { grouped(rate) };
         let share = sum(&denials).saturating_mul(100).checked_div(decisions).unwrap_or(0);
-        let would_deny = sum(&|key| count(key, "would_deny")).to_string();
+        let would_deny = grouped(sum(&|key| count(key, "would_deny")));
         let keys = format!("{} keys", keys.len());
-        let mut texts = vec!["total".to_owned(), decisions.to_string(), rate, denied.to_string(), would_deny];
+        let mut texts = vec!["total".to_owned(), grouped(decisions), rate, grouped(denied), would_deny];
         texts.extend([format!("{share} %"), String::new(), keys]);
         if self.arguments.denied {
             texts.insert(LAST_DENIED, String::new());

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::table::{cell, table};
 use crate::console::{Console, Style};
-use crate::text::plain;
+use crate::text::{grouped, plain};
 use crate::time_text::{clock_text, people};
 
 /// How the server says that a limit has one quota.
@@ -66,7 +66,7 @@ fn last_denied(limit: &Value) -> Option<String> {
 /// Prints what is doubtful about the question itself.
 fn doubts(answer: &Value, console: &mut Console) {
     if let Some(doubt) = answer["doubt"].as_str() {
-        console.line(plain(doubt));
+        console.warning(plain(doubt));
     }
     for limit in list(answer, "incomplete") {
         let names: Vec<&str> = list(limit, "depends_on").iter().filter_map(Value::as_str).collect();
@@ -178,7 +178,12 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
         })
         .collect();
     console.line("");
-    lines(&["limit", "left", "counter", "next unit in", "all back in", "mode", "source"], &rows, console);
+    lines(
+        &["limit", "left", "counter", "next unit in", "all back in", "mode", "source"],
+        &rows,
+        &[],
+        console,
+    );
     for limit in limits.iter().filter(|limit| counter_of(limit)["refused_for_ms"].is_u64()) {
         let (name, state) = (plain(text(limit, "name")), counter_of(limit));
         let (rest, passes) = (seconds(state, "refused_for_ms"), seconds(state, "retry_after_ms"));
@@ -210,19 +215,17 @@ fn left(state: &Value) -> String {
         (true, true) => "unlimited".to_owned(),
         (_, false) if text(state, "source") == "penalty" => "blocked".to_owned(),
         (true, false) => "deny".to_owned(),
-        (false, _) => format!("{} of {}", state["remaining"], state["limit"]),
+        (false, _) => {
+            ["remaining", "limit"].map(|name| grouped(state[name].as_u64().unwrap_or(0))).join(" of ")
+        }
     }
 }
 
-pub(super) fn lines(titles: &[&str], rows: &[Vec<String>], console: &mut Console) {
-    let table = table(titles, rows, console.cut());
+pub(super) fn lines(titles: &[&str], rows: &[Vec<String>], optional: &[&str], console: &mut Console) {
+    let table = table(titles, rows, optional, console.cut());
     for (index, line) in table.iter().enumerate() {
-        if index == 0 {
-            let line = console.painted(line, Style::Title);
-            console.line(line);
-        } else {
-            console.line(line);
-        }
+        let line = if index == 0 { console.painted(line, Style::Title) } else { line.clone() };
+        console.line(line);
     }
 }
 
@@ -442,7 +445,7 @@ pub(super) fn limits(answer: &Value, console: &mut Console) {
         .collect();
     let compat = list(answer, "compat");
     if compat.is_empty() {
-        lines(&["limit", "mode", "meaning"], &rows, console);
+        lines(&["limit", "mode", "meaning"], &rows, &[], console);
     }
     for sentence in compat.iter().filter_map(Value::as_str) {
         console.line(format_args!("{}", cell(sentence)));
@@ -456,7 +459,7 @@ pub(super) fn limits(answer: &Value, console: &mut Console) {
         .collect();
     if !overload.is_empty() {
         console.line("");
-        lines(&["overload", "override"], &overload, console);
+        lines(&["overload", "override"], &overload, &[], console);
     }
     let blocks: Vec<Vec<String>> = list(answer, "blocks")
         .iter()
@@ -464,7 +467,7 @@ pub(super) fn limits(answer: &Value, console: &mut Console) {
         .collect();
     if !blocks.is_empty() {
         console.line("");
-        lines(&["blocked", "until"], &blocks, console);
+        lines(&["blocked", "until"], &blocks, &[], console);
     }
 }
 
@@ -481,7 +484,7 @@ pub(super) fn audit(answer: &Value, console: &mut Console) {
     let rows: Vec<Vec<String>> = list(answer, "entries").iter().map(row).collect();
     match rows.is_empty() {
         true => console.line("no operator has changed anything yet"),
-        false => lines(&titles, &rows, console),
+        false => lines(&titles, &rows, &[], console),
     }
     nodes(answer, "the actions on", console);
 }
@@ -525,7 +528,7 @@ fn answers(answer: &Value, console: &mut Console) {
     }
     if !rows.is_empty() {
         console.line("");
-        lines(&["node", "such a request", "left"], &rows, console);
+        lines(&["node", "such a request", "left"], &rows, &[], console);
     }
     nodes(answer, "the answers of", console);
 }
@@ -545,7 +548,8 @@ pub(super) fn fleet(answer: &Value, console: &mut Console) {
         vec![column("name"), state, seen, clock, version, policy, started, admin]
     };
     let rows: Vec<Vec<String>> = list(answer, "nodes").iter().map(row).collect();
-    lines(&["node", "state", "last seen", "clock", "version", "policy", "started", "admin"], &rows, console);
+    let titles = ["node", "state", "last seen", "clock", "version", "policy", "started", "admin"];
+    lines(&titles, &rows, &["started", "last seen", "version", "clock", "policy"], console);
     if let Some(problem) = answer["problem"].as_str() {
         let at = answer["listed_at"].as_str().map_or_else(String::new, |at| format!(" of {at}"));
         console.line(format_args!("the list{at} may be old: {}", plain(problem)));

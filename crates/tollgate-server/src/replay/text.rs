@@ -30,7 +30,7 @@ pub(super) fn show(report: &Report, (policy, against): (&str, Option<&str>), con
 
 /// Prints rows under their titles.
 fn show_table(titles: &[&str], rows: &[Vec<String>], console: &mut Console) {
-    for (index, line) in table(titles, rows, console.cut()).into_iter().enumerate() {
+    for (index, line) in table(titles, rows, &[], console.cut()).into_iter().enumerate() {
         let line = if index == 0 { console.painted(&line, Style::Title) } else { line };
         console.line(line);
     }

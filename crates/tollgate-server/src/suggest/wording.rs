@@ -50,7 +50,8 @@ pub(super) fn day(at: Timestamp) -> String {
 pub(super) fn warning(doubt: Doubt) -> String {
     match doubt {
         Doubt::FewKeys { keys, .. } if keys < KEYS_MIN => {
-            format!("{} are too few; at least {KEYS_MIN} are needed", many(keys, "key"))
+            let verb = if keys == 1 { "is" } else { "are" };
+            format!("{} {verb} too few; at least {KEYS_MIN} are needed", many(keys, "key"))
         }
         Doubt::FewKeys { keys, share, needed } => format!(
             "{keys} keys are too few for {share} of them, which is all of them: at least {needed} are needed, or {}, \

@@ -205,8 +205,9 @@ fn a_misspelt_attribute_is_refused_by_tail() {
         assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""), "{words:?}");
     }
     for verb in ["get", "explain", "reset"] {
-        let text = stdout(&operate(&server, &[verb, "adress=192.0.2.1"]).output().unwrap());
-        assert!(text.starts_with("no limit uses adress; limits count by ip, tenant_id\n"), "{verb}: {text}");
+        let text = stderr(&operate(&server, &[verb, "adress=192.0.2.1"]).output().unwrap());
+        let expected = "tollgate: warning: no limit uses adress; limits count by ip, tenant_id\n";
+        assert_eq!(text, expected, "{verb}");
     }
 }
 

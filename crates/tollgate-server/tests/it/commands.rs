@@ -73,10 +73,11 @@ fn check_looks_at_every_file() {
     assert!(stdout(&output).starts_with(&format!("{good}: 7 limits\n  per-key: ")), "{}", stdout(&output));
     let problems = stderr(&output);
     let lines: Vec<&str> = problems.lines().collect();
-    assert_eq!(lines[0], "no-such-file.yaml: no such file; check the path");
+    assert_eq!(lines[0], "tollgate: no-such-file.yaml: no such file; check the path");
     assert_eq!(lines[1], "<stdin>:1:6: byte 5 (0xd0) is not UTF-8; accepted: a file in UTF-8");
-    let expected =
-        format!("{empty}: there is no file in this directory; name a file, or a directory with one");
+    let expected = format!(
+        "tollgate: {empty}: there is no file in this directory; name a file, or a directory with one"
+    );
     assert_eq!(lines[2], expected);
     assert_eq!(run(&["policy", "check", good], b"").status.code(), Some(0));
 }

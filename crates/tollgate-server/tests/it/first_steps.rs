@@ -84,12 +84,16 @@ fn first_files_replace_no_schema() {
 }
 
 /// A server that is ended with the test.
-struct Running(std::process::Child);
+struct Running {
+    process: std::process::Child,
+    /// Where it answers over HTTP.
+    address: String,
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
@@ -97,10 +101,16 @@ impl Drop for Running {
 fn started(mut command: Command) -> Running {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let running = Running(child);
-    let has_begun = lines.map_while(Result::ok).any(|line| line.contains("Stop it with"));
-    assert!(has_begun, "the server did not start");
-    running
+    let mut running = Running { process: child, address: String::new() };
+    for line in lines.map_while(Result::ok) {
+        if let Some((_, address)) = line.split_once("HTTP    http://") {
+            running.address = address.trim().to_owned();
+        }
+        if line.contains("Stop it with") {
+            return running;
+        }
+    }
+    panic!("the server did not start");
 }
 
 /// Commands find the server of this user by themselves. Of several they use the newest, and say so. One that was killed
@@ -134,12 +144,37 @@ fn commands_find_the_running_server() {
     assert_eq!(limits(&[]).status.code(), Some(2));
 }
 
-/// The examples of a help: the lines below its heading.
+/// The indented blocks after the flags of a help, each without its indentation.
+fn blocks(help: &str) -> Vec<Vec<String>> {
+    let lines: Vec<&str> = help.lines().skip_while(|line| *line != "Examples:").collect();
+    let blocks = lines.split(|line| !line.starts_with("  ")).filter(|block| !block.is_empty());
+    blocks.map(|block| block.iter().map(|line| line[2..].to_owned()).collect()).collect()
+}
+
+/// The commands in the help, as they are copied: with comments, and with the lines that a backslash continues. What is
+/// no command is YAML.
 fn examples(help: &str) -> Vec<String> {
-    let block = help.lines().skip_while(|line| *line != "Examples:").skip(1);
-    let lines = block.take_while(|line| line.starts_with("  ")).map(str::trim);
-    let command = |line: &str| line.split("   ").next().unwrap_or_default().trim().to_owned();
-    lines.map(command).collect()
+    let mut found: Vec<String> = Vec::new();
+    for block in blocks(help) {
+        let is_command = |line: &str| {
+            ["tollgate ", "curl ", "printf ", "man "].iter().any(|start| line.starts_with(start))
+        };
+        if !is_command(&block[0]) {
+            let document: Result<Value, _> = serde_saphyr::from_str(&block.join("\n"));
+            assert!(document.is_ok(), "neither a command nor YAML: {block:?}");
+            continue;
+        }
+        for line in block {
+            match found.last_mut() {
+                Some(last) if last.ends_with('\\') => *last += &format!("\n{line}"),
+                _ => {
+                    assert!(is_command(&line), "{line}");
+                    found.push(line);
+                }
+            }
+        }
+    }
+    found
 }
 
 /// The help of every command, by the words that ask for it.
@@ -152,9 +187,18 @@ fn helps() -> Vec<(String, String)> {
 fn walk(command: &clap::Command, path: &mut Vec<String>, found: &mut Vec<(String, String)>) {
     let mut words: Vec<&str> = path.iter().map(String::as_str).collect();
     words.push("--help");
-    let output = run(&words, b"");
-    assert_eq!(output.status.code(), Some(0), "{words:?}");
-    found.push((path.join(" "), stdout(&output)));
+    let help = |columns| {
+        let output = tollgate(&words).env("COLUMNS", columns).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{words:?}");
+        stdout(&output)
+    };
+    let at_80 = help("80");
+    // The examples fit, and are copied whole from a narrower terminal, too.
+    assert_eq!(blocks(&at_80), blocks(&help("40")), "{words:?}");
+    for line in blocks(&at_80).into_iter().flatten() {
+        assert!(line.chars().count() <= 78, "{words:?}: {line}");
+    }
+    found.push((path.join(" "), at_80));
     for below in command.get_subcommands() {
         path.push(below.get_name().to_owned());
         walk(below, path, found);
@@ -186,48 +230,48 @@ fn prepared(folder: &Scratch) {
     fs::set_permissions(&password, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// Every example of every help works as it is printed. Examples that start a server are seen to start one, also without
-/// their store. Others that need a store, and those that take minutes, are understood.
+/// Every example of every help works as it is printed, with its comment. Examples that start a server are seen to start
+/// one, also without their store. Others that need a store, and those that take minutes, are understood.
+///
+/// Regression: the help of `serve` broke its curl after `-d`, and comments were arguments of the line that was copied.
 #[test]
 fn examples_in_the_help_work() {
     let folder = Scratch::new();
     prepared(&folder);
-    let _server = started(within(&folder, &["serve", "--policy", "policy.yaml"]));
+    let server = started(within(&folder, &["serve", "--policy", "policy.yaml"]));
     let mut count = 0;
     for (command, help) in helps() {
         for example in examples(&help) {
             count += 1;
-            if example.starts_with("man ") {
-                continue;
-            }
             let words: Vec<&str> = example.split_whitespace().collect();
-            match words.get(1).copied() {
-                Some("serve") => {
-                    drop(started(within(&folder, &words[1..])));
+            match words[..2] {
+                ["man", _] => continue,
+                ["tollgate", "serve"] => {
+                    let surroundings = within(&folder, &words[1..]);
+                    drop(started(shell(&surroundings, &format!("exec {example}"))));
                     continue;
                 }
-                Some("init") if !example.contains("--dir") => {
-                    assert_eq!(
-                        within(&folder, &["init", "--dir", "fresh"]).output().unwrap().status.code(),
-                        Some(0)
-                    );
-                    fs::remove_dir_all(folder.path("fresh")).unwrap();
+                ["tollgate", "init"] => {
+                    let empty = Scratch::new();
+                    let output = shell(&within(&empty, &[]), &example).output().unwrap();
+                    assert_eq!(output.status.code(), Some(0), "{example}: {}", stderr(&output));
                     continue;
                 }
-                Some("init") => drop(fs::remove_dir_all(folder.path("llm"))),
                 _ => {}
             }
-            let is_endless = ["tollgate top", "tollgate tail"].contains(&example.as_str());
-            let text = match words.get(1).copied() {
-                Some("bench") => format!("{example} --duration 50ms --warmup 0s --connections 2"),
-                _ if is_endless => format!("{example} --once"),
-                _ => example.clone(),
-            };
+            // What runs until it is stopped, or for long, ends; and the server listens on a free port.
+            let text = example
+                .replacen("tollgate bench", "tollgate bench --duration 50ms --warmup 0s --connections 2", 1)
+                .replacen("tollgate top  ", "tollgate top --once", 1)
+                .replacen("tollgate tail  ", "tollgate tail --once", 1)
+                .replacen("127.0.0.1:8080", &server.address, 1);
             let output = shell(&within(&folder, &[]), &text).output().unwrap();
             // 1 is an answer too: files differ, a store is unreachable, there was nothing to undo.
             let is_fine = matches!(output.status.code(), Some(0 | 1));
             assert!(is_fine, "{command}: {example}: {}", stderr(&output));
-            if example.ends_with(" --json") {
+            let json = words.iter().position(|word| *word == "--json");
+            let to_file = |at: usize| words.get(at + 1).is_some_and(|next| !["\\", "#"].contains(next));
+            if json.is_some_and(|at| !to_file(at)) || words[0] == "curl" {
                 let documents = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
                 let documents: Result<Vec<Value>, _> = documents.collect();
                 let is_json = documents.is_ok_and(|found| !found.is_empty());
@@ -302,7 +346,7 @@ fn shells_and_manuals() {
         assert!(folder.path(&page).is_file(), "{page}");
     }
     let page = fs::read_to_string(folder.path("man/tollgate-serve.1")).unwrap();
-    assert!(page.contains("TOLLGATE_HTTP") && page.contains("Examples"), "{page}");
+    assert!(page.contains("TOLLGATE_HTTP") && page.contains(".SH EXAMPLES\n.nf\n"), "{page}");
 }
 
 fn schema(kind: &str) -> Value {

@@ -11,7 +11,7 @@ use crate::program::{Server, stderr, stdout, tollgate};
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/mistakes.md");
 
 /// Policies, each with its mistake.
-const POLICIES: [(&str, &str); 31] = [
+const POLICIES: [(&str, &str); 37] = [
     ("The file is empty", ""),
     ("Not YAML", "limits: [\n"),
     ("A tab for indentation", "limits:\n\t- {name: a, rate: 5/s}"),
@@ -29,6 +29,12 @@ const POLICIES: [(&str, &str); 31] = [
     ("A fraction", "limits: [{name: a, rate: 0.5/s}]"),
     ("A negative rate", "limits: [{name: a, rate: -5/s}]"),
     ("A rate of 0", "limits: [{name: a, rate: 0/s}]"),
+    ("The beginning of an algorithm's name", "limits: [{name: a, rate: 5/s, algorithm: leaky}]"),
+    ("Another program's word for shadow", "limits: [{name: a, rate: 5/s, mode: dry-run}]"),
+    ("Another program's word for allow", "limits: [{name: a, rate: 5/s, on_store_failure: open}]"),
+    ("A letter too much in `ip`", "limits: [{name: a, by: [ipp], rate: 5/s}]"),
+    ("A text that begins with `*`", "limits: [{name: a, rate: 5/s, by: [*x]}]"),
+    ("A pattern that is none", "limits: [{name: a, rate: 5/s, when: \"path.matches('[')\"}]"),
     ("A burst that is no number", "limits: [{name: a, rate: 5/s, burst: many}]"),
     ("An unknown algorithm", "limits: [{name: a, rate: 5/s, algorithm: token_buckets}]"),
     ("An unknown mode", "limits: [{name: a, rate: 5/s, mode: shaddow}]"),
@@ -66,7 +72,7 @@ const CONFIGS: [(&str, &str); 13] = [
 ];
 
 /// Command lines. The words are those after `tollgate`.
-const COMMANDS: [(&str, &str); 25] = [
+const COMMANDS: [(&str, &str); 30] = [
     ("A misspelled command", "serv"),
     ("A misspelled flag", "serve --polcy policy.yaml"),
     ("A port instead of an address", "serve --http 8080"),
@@ -75,15 +81,20 @@ const COMMANDS: [(&str, &str); 25] = [
     ("A policy that is not there", "serve --policy nowhere.yaml"),
     ("A config that is not there", "serve --config nowhere.yaml"),
     ("A store with an unknown scheme", "serve --store mysql://localhost"),
+    ("A store without its slashes", "serve --store redis:/localhost"),
     ("A size without sense", "serve --memory lots"),
     ("A key without its certificate", "serve --tls-key key.pem"),
     ("An upstream without a scheme", "serve --upstream localhost:3000"),
     ("A gateway with nothing behind it", "serve --gateway 127.0.0.1:8000"),
     ("Check without a file", "policy check"),
+    ("A value for a switch", "policy check --json=1 policy.yaml"),
+    ("One policy to compare", "policy diff policy.yaml"),
+    ("Neither a policy nor a log", "replay"),
     ("Check of a file that is not there", "policy check nowhere.yaml"),
     ("An attribute without a value", "decide api_key"),
     ("A number that is none", "decide tokens:=many"),
     ("A cost that is none", "decide api_key=k1 --cost x"),
+    ("A negative cost", "decide api_key=k1 --cost -1"),
     ("A duration without a unit", "decide api_key=k1 --every 100"),
     ("An unknown shell", "completions powershell"),
     ("An unknown kind", "init web"),
@@ -160,7 +171,10 @@ fn page() -> String {
 }
 
 /// Terms of a parser's inside, which say nothing to a beginner.
-const INTERNALS: [&str; 12] = [
+const INTERNALS: [&str; 15] = [
+    "while parsing",
+    "is none:",
+    "lookup address",
     "did not find expected",
     "found in string",
     "expected struct",

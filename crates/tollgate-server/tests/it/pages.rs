@@ -2,6 +2,7 @@
 
 use crate::admin;
 use crate::guide::{Last, blocks, first, follow_blocks, shell, succeeded};
+use crate::program::Server;
 use crate::proxy::Folder;
 
 const README: &str = include_str!("../../../../README.md");
@@ -27,6 +28,37 @@ fn the_readme_is_true() {
         shell.current_dir(&folder.0);
         shell.env("TOLLGATE_SERVER", address).env("TOLLGATE_ADMIN_TOKEN", admin::TOKEN);
     });
+}
+
+/// The README's own policy protects a service as its gateway row says. The story: its limit by tenant never applied there,
+/// since nothing maps a tenant, and the server warned of it.
+#[test]
+fn the_policy_of_the_readme_applies_behind_its_gateway() {
+    assert!(README.contains("`tollgate serve --policy policy.yaml --upstream http://127.0.0.1:3000`"));
+    let upstream = ["--upstream", "http://127.0.0.1:1", "--gateway", "127.0.0.1:0"];
+    let arguments = [&["serve", "--http", "127.0.0.1:0", "--policy", "-"][..], &upstream].concat();
+    let mut server = Server::start_with(&arguments, first(&blocks(README), "yaml"));
+    server.signal("-TERM");
+    let log = server.rest_of_log();
+    assert!(!log.contains("never applies"), "{log}");
+}
+
+/// Each block of `docs/cli.md` that shows a command and its output is what the program prints. The story: the page left out
+/// a file that `init` writes.
+#[test]
+fn the_page_of_commands_shows_what_they_print() {
+    let folder = Folder::new("pages-cli");
+    let mut compared = 0;
+    for (_, block) in
+        blocks(include_str!("../../../../docs/cli.md")).iter().filter(|(of, _)| *of == "console")
+    {
+        let Some((command, shown)) = block.split_once('\n') else { continue };
+        let command = command.strip_prefix("$ ").unwrap();
+        let output = shell(&format!("{command} 2>&1")).current_dir(&folder.0).output().unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap().trim_end(), shown.trim_end(), "{command}");
+        compared += 1;
+    }
+    assert_eq!(compared, 2);
 }
 
 /// A number of the README about speed is one of the last tables of the benchmarks.

@@ -223,7 +223,11 @@ pub(super) fn any_stamp(written: &[u8], dates: &mut ClfDates) -> Result<Stamped,
         return dates.read(bare).map(|at| (at, Precision::Second));
     }
     let shown = text(&written[..written.len().min(40)]);
-    Err(format!("`{}` is not a time: expected RFC 3339, or seconds since 1970", shown.escape_debug()).into())
+    Err(format!(
+        "`{}` is not a time: expected RFC 3339, or seconds or milliseconds since 1970",
+        shown.escape_debug()
+    )
+    .into())
 }
 
 #[cfg(test)]

@@ -268,9 +268,12 @@ impl<'t> TreeReader<'t, '_> {
                     | ErrorKind::ExpectedBlockSequenceEntry
                     | ErrorKind::MappingValueNotAllowed => {
                         let problem = misindented(self.text, marker.line());
-                        Err(Stop { at, problem: problem.unwrap_or_else(|| not_yaml(&error.info())) })
+                        Err(Stop {
+                            at,
+                            problem: problem.unwrap_or_else(|| not_yaml(error.kind(), &error.info())),
+                        })
                     }
-                    _ => Err(Stop { at, problem: not_yaml(&error.info()) }),
+                    kind => Err(Stop { at, problem: not_yaml(kind, &error.info()) }),
                 }
             }
             None => Ok((Event::StreamEnd, Position::default())),
@@ -434,8 +437,47 @@ fn start(span: &Span) -> Position {
     place(span.start.line(), span.start.col() + 1)
 }
 
-fn not_yaml(cause: &str) -> Problem {
-    Problem::new(format!("not YAML: {}", quoted(cause)), "YAML 1.2")
+/// The problem with text that is not YAML, in words that say what to change.
+fn not_yaml(kind: &ErrorKind, cause: &str) -> Problem {
+    let (message, accepted) = match kind {
+        ErrorKind::UnknownAnchor => (
+            "*name repeats a value, and none before it has &name".to_owned(),
+            "the value itself; or text in quotation marks, such as '*x'",
+        ),
+        ErrorKind::UnexpectedCharacter { character } => {
+            (format!("{character} begins no value"), "text in quotation marks, such as '@x'")
+        }
+        ErrorKind::MappingValueNotAllowed => {
+            ("a colon inside a value".to_owned(), "text in quotation marks, such as 'a: b'")
+        }
+        ErrorKind::SimpleKeyExpected => ("a line without a colon".to_owned(), "name: value"),
+        ErrorKind::UnknownQuotedScalarEscape
+        | ErrorKind::InvalidQuotedScalarHexEscape
+        | ErrorKind::InvalidLowSurrogateHexEscape => (
+            "an unknown escape after a backslash".to_owned(),
+            "\\\\ for a backslash; or single quotation marks, in which it has no meaning",
+        ),
+        ErrorKind::UnclosedQuotedScalar | ErrorKind::InvalidQuotedScalarIndent => {
+            ("a quotation mark is not closed".to_owned(), "text between two quotation marks")
+        }
+        ErrorKind::MisplacedFlowCollectionEnd => {
+            ("a bracket is closed that none opens".to_owned(), "[a, b] or {name: value}")
+        }
+        _ => (quoted(&plain_grammar(cause)), "YAML 1.2"),
+    };
+    Problem::new(format!("not YAML: {message}"), accepted)
+}
+
+/// The parser's cause without what it was doing, such as "while parsing a node, did not find expected X".
+fn plain_grammar(cause: &str) -> String {
+    let cause = match cause.split_once(", ") {
+        Some((doing, cause)) if doing.starts_with("while ") => cause,
+        _ => cause,
+    };
+    match cause.strip_prefix("did not find expected ") {
+        Some(missing) => format!("missing here: {missing}"),
+        None => cause.trim_start_matches("found ").to_owned(),
+    }
 }
 
 /// The problem of a line that is indented like none of the lines above to which it may belong.

@@ -354,7 +354,10 @@ pub fn with_room<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
 
 /// The parser's message without the names of its tokens. It quotes the text at which it stopped.
 fn cause(message: &str) -> String {
-    let Some(rest) = message.strip_prefix("Syntax error: ") else { return message.to_owned() };
+    let Some(rest) = message.strip_prefix("Syntax error: ") else {
+        let is_torn = message.starts_with("Incomplete ");
+        return if is_torn { "the expression ends too early".to_owned() } else { message.to_owned() };
+    };
     match rest.split('\'').nth(1).unwrap_or_default() {
         "and" => "`and` is written &&".to_owned(),
         "or" => "`or` is written ||".to_owned(),

@@ -270,17 +270,76 @@ impl Report {
     }
 }
 
-/// The candidate nearest to `text`, if one is near enough to be what was meant.
+/// Words that other programs use, without hyphens and underscores, each with the word for it here.
+const OTHER_NAMES: [(&str, &str); 36] = [
+    ("clientip", "ip"),
+    ("remoteip", "ip"),
+    ("sourceip", "ip"),
+    ("realip", "ip"),
+    ("ipaddr", "ip"),
+    ("ipaddress", "ip"),
+    ("clientaddr", "ip"),
+    ("clientaddress", "ip"),
+    ("xforwardedfor", "ip"),
+    ("ipv4", "ip"),
+    ("ipv6", "ip"),
+    ("httpmethod", "method"),
+    ("requestmethod", "method"),
+    ("hostname", "host"),
+    ("httphost", "host"),
+    ("pathname", "path"),
+    ("requestpath", "path"),
+    ("urlpath", "path"),
+    ("dryrun", "shadow"),
+    ("monitor", "shadow"),
+    ("report", "shadow"),
+    ("observe", "shadow"),
+    ("logonly", "shadow"),
+    ("on", "enforce"),
+    ("enabled", "enforce"),
+    ("active", "enforce"),
+    ("disabled", "off"),
+    ("none", "off"),
+    ("open", "allow"),
+    ("failopen", "allow"),
+    ("closed", "deny"),
+    ("failclosed", "deny"),
+    ("rollingwindow", "sliding-window"),
+    ("window", "fixed-window"),
+    ("bucket", "token-bucket"),
+    ("semaphore", "concurrency"),
+];
+/// Minimum length of the beginning of a word that stands for the whole.
+const BEGINNING_MIN: usize = 3;
+
+/// The candidate that was meant by `text`: another program's name for it, the nearest spelling if it is near enough, or
+/// the first candidate that begins with it.
 pub fn nearest<'c>(text: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     if text.len() > QUOTED_MAX {
         return None;
     }
-    candidates
-        .into_iter()
-        .map(|candidate| (edits(text, candidate), candidate))
-        .filter(|&(distance, candidate)| distance <= candidate.len().max(3) / 3)
-        .min_by_key(|&(distance, _)| distance)
-        .map(|(_, candidate)| candidate)
+    let candidates: Vec<&str> = candidates.into_iter().collect();
+    let letters = text.replace(['-', '_'], "").to_ascii_lowercase();
+    let other = OTHER_NAMES.iter().find(|(other, _)| *other == letters).map(|(_, meant)| *meant);
+    let other = other.and_then(|meant| candidates.iter().copied().find(|candidate| *candidate == meant));
+    let near = || {
+        let distances = candidates.iter().map(|&candidate| (edits(text, candidate), candidate));
+        let near = distances.filter(|&(distance, candidate)| is_near(text, candidate, distance));
+        near.min_by_key(|&(distance, _)| distance).map(|(_, candidate)| candidate)
+    };
+    let begun =
+        || candidates.iter().copied().find(|one| text.len() >= BEGINNING_MIN && one.starts_with(text));
+    other.or_else(near).or_else(begun)
+}
+
+/// Whether so many changed letters are a misspelling. Short words are near to many: `ipp` means `ip`, `id` and `zip` do not.
+fn is_near(text: &str, candidate: &str, distance: usize) -> bool {
+    let begins_alike = text.chars().next() == candidate.chars().next();
+    match candidate.len() {
+        0..=2 => distance <= 1 && begins_alike && text.len() != candidate.len(),
+        3 => distance <= 1 && begins_alike,
+        length => distance <= length / 3,
+    }
 }
 
 /// How many letters must be added, dropped, changed or swapped with their neighbour to make one word the other.
@@ -331,5 +390,25 @@ mod tests {
         assert_eq!(nearest("cots", ["attributes", "cost"]), Some("cost"), "neighbours that changed places");
         assert_eq!(nearest("on-store-failure", ["on_store_failure"]), Some("on_store_failure"));
         assert_eq!(nearest("colour", ["rate", "burst"]), None);
+    }
+
+    /// Regression: `leaky`, `dry-run` and `ipaddr` got no hint.
+    #[test]
+    fn beginnings_and_names_of_other_programs_are_recognised() {
+        let algorithms = ["token-bucket", "sliding-window", "sliding-log", "leaky-bucket"];
+        for (text, expected) in [
+            ("leaky", Some("leaky-bucket")),
+            ("sliding", Some("sliding-window")),
+            ("rolling_window", Some("sliding-window")),
+            ("to", None),
+            ("open", None),
+        ] {
+            assert_eq!(nearest(text, algorithms), expected, "{text}");
+        }
+        assert_eq!(nearest("dry-run", ["enforce", "shadow", "off"]), Some("shadow"));
+        assert_eq!(nearest("open", ["allow", "local", "deny"]), Some("allow"));
+        for (text, expected) in [("ipaddr", Some("ip")), ("ipp", Some("ip")), ("id", None), ("zip", None)] {
+            assert_eq!(nearest(text, ["path", "ip"]), expected, "{text}");
+        }
     }
 }

@@ -87,7 +87,12 @@ impl Limit {
     #[must_use]
     pub fn amount(&self, quota: &Quota) -> String {
         let short = |rate: Rate, burst| {
-            format!("{} {}, burst {}", counted(rate.units(), self.noun()), each(rate.period()), number(burst))
+            format!(
+                "{} {}, burst {}",
+                counted(rate.units(), self.noun()),
+                each(rate.period()),
+                grouped(burst)
+            )
         };
         match quota {
             Quota::TokenBucket(bucket) => short(bucket.rate(), bucket.burst()),
@@ -151,10 +156,10 @@ impl Limit {
         match overrides.len().saturating_sub(shown) as u64 {
             0 => {}
             more if keys == Keys::Named => {
-                let _ = write!(text, "; {} more have quotas of their own", number(more));
+                let _ = write!(text, "; {} more have quotas of their own", grouped(more));
             }
             hidden => {
-                let _ = write!(text, "; {} by {attribute} have quotas of their own", number(hidden));
+                let _ = write!(text, "; {} by {attribute} have quotas of their own", grouped(hidden));
             }
         }
         text
@@ -205,7 +210,7 @@ impl Limit {
     fn cost_clause(&self) -> String {
         match &self.cost {
             Cost::Asked | Cost::Units(1) => String::new(),
-            Cost::Units(units) => format!("; a request counts as {}", number(*units)),
+            Cost::Units(units) => format!("; a request counts as {}", grouped(*units)),
             Cost::Attribute(name) => format!("; a request costs what its {name} says"),
             Cost::Computed(expression) => format!("; a request costs {expression}"),
         }
@@ -231,7 +236,7 @@ impl Limit {
         if is_open {
             let bound = match open_up_to {
                 Some(1) => "up to this node's share".to_owned(),
-                Some(times) => format!("up to {} times this node's share", number(u64::from(times))),
+                Some(times) => format!("up to {} times this node's share", grouped(u64::from(times))),
                 None => "without a bound".to_owned(),
             };
             stage(format!("every request passes for {}, {bound}", duration(open_for)));
@@ -373,8 +378,8 @@ fn phrase(quota: &Quota, noun: &str) -> String {
 /// A bucket that fills while it is emptied, so that a period may have its burst and its rate.
 fn averaged(rate: Rate, burst: u64, noun: &str) -> String {
     let amount = counted(rate.units(), noun);
-    let (on_average, immediate) = (each(rate.period()), number(burst));
-    let at_most = number(burst.saturating_add(rate.units()));
+    let (on_average, immediate) = (each(rate.period()), grouped(burst));
+    let at_most = grouped(burst.saturating_add(rate.units()));
     format!(
         "{amount} {on_average} on average, {immediate} at once and at most {at_most} in any {}",
         span(rate.period())
@@ -417,7 +422,7 @@ fn across(window: &FixedWindow) -> String {
         // Who agrees on a month of the calendar has both months.
         Align::Calendar(_) => return String::new(),
     };
-    let at_most = number(window.limit().saturating_mul(2));
+    let at_most = grouped(window.limit().saturating_mul(2));
     format!("{comma} and at most {at_most} in any {}", span(window.period()))
 }
 
@@ -425,11 +430,11 @@ fn spaced(bucket: &LeakyBucket, noun: &str) -> String {
     let amount = counted(bucket.rate().units(), noun);
     let burst = match bucket.capacity() - bucket.queue() {
         1 => "evenly spaced".to_owned(),
-        burst => format!("evenly spaced after {} at once", number(burst)),
+        burst => format!("evenly spaced after {} at once", grouped(burst)),
     };
     let queue = match bucket.queue() {
         0 => "with none waiting".to_owned(),
-        queue => format!("with up to {} waiting their turn", number(queue)),
+        queue => format!("with up to {} waiting their turn", grouped(queue)),
     };
     format!("{amount} {}, {burst}, {queue}", each(bucket.rate().period()))
 }
@@ -460,11 +465,12 @@ fn listed<T: AsRef<str>>(items: &[T], last: &str) -> String {
 
 fn counted(count: u64, noun: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
-    format!("{} {noun}{plural}", number(count))
+    format!("{} {noun}{plural}", grouped(count))
 }
 
-/// Digits in groups of three.
-fn number(number: u64) -> String {
+/// A number for people, with commas between thousands.
+#[must_use]
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (i, digit) in digits.chars().enumerate() {
@@ -497,7 +503,7 @@ fn units(period: Ticks) -> (u64, &'static str, &'static str) {
 fn each(period: Ticks) -> String {
     match units(period) {
         (1, _, one) => one.to_owned(),
-        (count, name, _) => format!("every {} {name}s", number(count)),
+        (count, name, _) => format!("every {} {name}s", grouped(count)),
     }
 }
 
@@ -505,7 +511,7 @@ fn each(period: Ticks) -> String {
 fn span(period: Ticks) -> String {
     match units(period) {
         (1, name, _) => name.to_owned(),
-        (count, name, _) => format!("{} {name}s", number(count)),
+        (count, name, _) => format!("{} {name}s", grouped(count)),
     }
 }
 
@@ -529,5 +535,5 @@ fn duration(period: Ticks) -> String {
         _ if count == 1 => "day",
         _ => "days",
     };
-    format!("{} {short}", number(count))
+    format!("{} {short}", grouped(count))
 }

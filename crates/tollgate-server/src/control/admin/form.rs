@@ -1,6 +1,7 @@
 //! The bodies and queries of the admin API, each with exactly its fields, and the bounds on durations.
 
 use serde::Deserialize;
+use tollgate::policy::source::quoted;
 use tollgate::{Ticks, Timestamp};
 
 use super::past_hour::LAST_MAX;
@@ -92,11 +93,12 @@ fn during(text: &str, least: Ticks, most: Ticks) -> Result<Ticks, Problem> {
         let days = if most > OPEN_MAX { ", or 7d" } else { "" };
         let (least, most) = (written(least), written(most));
         Problem::invalid(format!(
-            "for: {why}; accepted: {least} to {most}, written as 90s, 10m or 1h30m{days}"
+            "for: {} {why}; accepted: {least} to {most}, written as 90s, 10m or 1h30m{days}",
+            quoted(text)
         ))
     };
-    let given = duration(text).map_err(|_| wrong("not a duration"))?;
-    Some(given).filter(|given| (least..=most).contains(given)).ok_or_else(|| wrong("out of range"))
+    let given = duration(text).map_err(|_| wrong("is not a duration"))?;
+    Some(given).filter(|given| (least..=most).contains(given)).ok_or_else(|| wrong("is out of range"))
 }
 
 /// A whole number of seconds in the largest unit that divides it. A single day is written as 24 hours.
@@ -109,7 +111,9 @@ fn written(duration: Ticks) -> String {
 
 /// How far `tail` looks back.
 pub(super) fn past(text: &str) -> Result<Ticks, Problem> {
-    duration(text).map_err(|_| Problem::invalid("since: accepted: a duration, such as 10m"))
+    duration(text).map_err(|_| {
+        Problem::invalid(format!("since: {} is not a duration; accepted: 10s, 10m or 10h", quoted(text)))
+    })
 }
 
 fn remark(note: Option<&String>) -> Result<&str, Problem> {

@@ -16,6 +16,7 @@ use crate::engine::penalty::{Blocked, PenaltyBlocks};
 use crate::outcome::{Outcome, Source};
 use crate::overrides::{ActiveOverrides, ExpiringOverride, LimitOverride};
 use crate::policy::compared::Replaced;
+use crate::policy::source::grouped;
 use crate::policy::{
     BY_MAX, Choice, Fault, Limit, MATCHED_MAX, Match, Matches, Mode, Penalty, Policy, QuotaIndex, Unmet,
 };
@@ -386,7 +387,8 @@ fn applied(
         }
         (None, Source::Lease) => format!(
             "this server holds a lease with units left, so the request passes here; the shared counter has {} of {} left",
-            outcome.remaining, outcome.limit
+            grouped(outcome.remaining),
+            grouped(outcome.limit)
         ),
         (None, source) if source.is_counted() => counted(limit.quota(matched.quota), &state),
         _ => uncounted(&state),
@@ -415,22 +417,25 @@ fn applied(
 
 fn counted(quota: Option<&Quota>, state: &State) -> String {
     let State { cost, outcome, .. } = state;
-    let Outcome { limit, remaining, .. } = outcome;
+    let missing = cost.saturating_sub(outcome.remaining);
+    let [cost, limit, remaining] = [*cost, outcome.limit, outcome.remaining].map(grouped);
     let (next, all) = (outcome.next_unit_after.readable(), outcome.reset_after.readable());
-    if *cost > *limit {
+    if state.cost > outcome.limit {
         return format!("a cost of {cost} never passes: at most {limit} at once");
     } else if state.admits {
         return format!("it admits the request: {remaining} of {limit} are left");
     }
-    match (quota, cost.saturating_sub(*remaining)) {
+    match (quota, missing) {
         (Some(Quota::Concurrency(_)), 1) => {
             format!(
                 "all {limit} are in flight: it admits the request when one of them ends, in {next} at the latest"
             )
         }
         (_, 1) => {
-            let again =
-                if *limit > 1 { format!(", and has all {limit} again in {all}") } else { String::new() };
+            let again = match outcome.limit {
+                0..=1 => String::new(),
+                _ => format!(", and has all {limit} again in {all}"),
+            };
             format!("{remaining} of {limit} are left: it admits the request in {next}{again}")
         }
         _ => format!(

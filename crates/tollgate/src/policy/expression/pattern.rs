@@ -112,7 +112,11 @@ fn compile(text: &str) -> Result<Regex, Problem> {
                 format!("is too large: compiled it would take more than {PROGRAM_BYTES_MAX} bytes")
             }
             // The last line names the problem; those before show its position.
-            _ => format!("is none: {}", error.to_string().lines().last().unwrap_or_default()),
+            _ => {
+                let text = error.to_string();
+                let last = text.lines().last().unwrap_or_default();
+                format!("is no regular expression: {}", last.trim_start_matches("error: "))
+            }
         };
         Problem::new(format!("the pattern {} {why}", quoted(text)), ACCEPTED)
     })
@@ -158,7 +162,7 @@ mod tests {
     fn wrong_patterns_are_refused() {
         let many = (0..9).map(|n| format!("path.matches('{n}')")).collect::<Vec<_>>().join(" || ");
         for (source, reason) in [
-            ("path.matches('(a')", "the pattern (a is none: error: unclosed group"),
+            ("path.matches('(a')", "the pattern (a is no regular expression: unclosed group"),
             ("path.matches('a{1000}{1000}')", "is too large"),
             (r"path.matches(r'\w{500}')", "is too large"),
             ("path.matches(other)", "the pattern of matches() is computed"),

@@ -273,7 +273,7 @@ limits:
         ),
         ("modes: shadow", "defaults.modes: unknown field; did you mean mode?"),
         ("modus: shadow", "defaults.modus: unknown field; accepted: algorithm, align"),
-        ("mode: on", "defaults.mode: on is unknown; accepted: enforce, shadow, off"),
+        ("mode: on", "defaults.mode: on is unknown; did you mean enforce? accepted: enforce, shadow, off"),
         ("algorithm: leaky", "defaults.algorithm: leaky is unknown"),
         (
             "algorithm: concurrency",

@@ -17,7 +17,7 @@ use crate::control::ControlPlane;
 use crate::telemetry::TOP_WINDOW_SECONDS;
 use crate::telemetry::history::LIMITS_MAX;
 use crate::telemetry::names::VERDICTS;
-use crate::text::counted;
+use crate::text::{counted, grouped};
 use crate::time_text::{clock_text, people};
 
 /// Maximum number of limits and of blocks that are shown.
@@ -468,19 +468,6 @@ fn rate_text(tenths: u64) -> String {
         return grouped(tenths / 10);
     }
     format!("{}.{}", tenths / 10, tenths % 10)
-}
-
-/// A number with commas between thousands.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 fn share(part: u64, whole: u64) -> String {

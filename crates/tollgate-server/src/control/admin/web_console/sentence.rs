@@ -7,7 +7,7 @@ use tollgate::{LimitOverride, Ticks, Timestamp};
 use super::super::route::Verb;
 use super::intent::{Intent, Subject};
 use super::panel::Tone;
-use crate::text::counted;
+use crate::text::{counted, grouped};
 use crate::time_text::{people, rfc3339};
 
 /// The answer to an operator.
@@ -258,7 +258,7 @@ fn last_denied(limit: &Value) -> Option<String> {
 
 fn left(state: &Value) -> String {
     match (state["remaining"].as_u64(), state["limit"].as_u64()) {
-        (Some(remaining), Some(limit)) => format!("{remaining} of {limit} left"),
+        (Some(remaining), Some(limit)) => format!("{} of {} left", grouped(remaining), grouped(limit)),
         _ if state["allowed"] == true => "it counts nothing".to_owned(),
         _ => "its rate is deny".to_owned(),
     }

@@ -204,6 +204,55 @@ fn a_flushed_store_is_filled_again() {
     await_blocked(&two, "k", true);
 }
 
+/// After a flush what operators have said holds on all nodes without a gap, living nodes are listed again, and what was
+/// taken back stays so.
+#[test]
+fn a_flush_takes_nothing_from_operators() {
+    let redis = Redis::start(&[]);
+    let (one, two) = (on(&redis.url(), POLICY), on(&redis.url(), POLICY));
+    await_two(&one);
+    says(&one, "block api_key=bad --for 10m", 0);
+    says(&one, "block api_key=forgiven --for 10m", 0);
+    says(&two, "kill per-key --for 10m", 0);
+    await_blocked(&two, "forgiven", true);
+    says(&two, "unblock api_key=forgiven", 0);
+    await_blocked(&one, "forgiven", false);
+    await_blocked(&two, "bad", true);
+    await_mode(&one, "per-key", ("off", 0));
+    for _ in 0..3 {
+        redis.cli(&["FLUSHALL"]);
+        until("the store has it all again", || {
+            for server in [&one, &two] {
+                assert!(is_blocked(server, "bad") && !is_blocked(server, "forgiven"));
+                assert_eq!(mode(server, "per-key").0, "off");
+            }
+            let items = redis.cli(&["HKEYS", "tg:{fleet}items"]);
+            let nodes = redis.cli(&["HLEN", "tg:{fleet}nodes"]);
+            let has_all = items.contains("limit:per-key") && items.matches("block:").count() == 2;
+            (has_all && nodes.trim() == "2" && redis.cli(&["EXISTS", "tg:{secret}"]).trim() == "1").then_some(())
+        });
+        assert_eq!((nodes(&one).len(), nodes(&two).len()), (2, 2));
+    }
+}
+
+/// The story: a server that started just after a flush made a new secret. The others counted by themselves from then on,
+/// and `/readyz` said that all was well.
+#[test]
+fn a_server_with_another_secret_says_so() {
+    let redis = Redis::start(&[]);
+    let server = on(&redis.url(), POLICY);
+    server.joined();
+    redis.cli(&["SET", "tg:{secret}", &"x".repeat(32)]);
+    let ready = until("it is seen", || {
+        let ready = server.ready();
+        (ready["status"] == "degraded").then_some(ready)
+    });
+    assert_eq!(ready["store"]["status"], "apart", "{ready}");
+    assert!(ready["store"]["meaning"].as_str().unwrap().contains("shares no counters"), "{ready}");
+    redis.cli(&["DEL", "tg:{secret}"]);
+    until("its own secret is back", || (server.ready()["status"] == "ok").then_some(()));
+}
+
 /// A state directory brings back what the store does not know, also when both nodes and the store were gone.
 #[test]
 fn a_state_directory_and_a_lost_store() {

@@ -229,7 +229,8 @@ fn a_flush_takes_nothing_from_operators() {
             let items = redis.cli(&["HKEYS", "tg:{fleet}items"]);
             let nodes = redis.cli(&["HLEN", "tg:{fleet}nodes"]);
             let has_all = items.contains("limit:per-key") && items.matches("block:").count() == 2;
-            (has_all && nodes.trim() == "2" && redis.cli(&["EXISTS", "tg:{secret}"]).trim() == "1").then_some(())
+            (has_all && nodes.trim() == "2" && redis.cli(&["EXISTS", "tg:{secret}"]).trim() == "1")
+                .then_some(())
         });
         assert_eq!((nodes(&one).len(), nodes(&two).len()), (2, 2));
     }

@@ -585,6 +585,37 @@ fn a_program_between_two_nodes_changes_nothing() {
     assert!(says(&one, "get api_key=k", 0).contains("the answers of 2 nodes"));
 }
 
+/// Views that wait for a node that does not answer are bounded: those beyond the bound are refused at once, with what to
+/// do, and later ones are answered.
+#[test]
+fn views_of_a_fleet_are_bounded() {
+    let redis = Redis::start(&[]);
+    let one = on(&redis.url(), POLICY);
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap(); // It never accepts.
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let seconds = redis.cli(&["TIME"]).trim().split_once('\n').unwrap().0.to_owned();
+    let heartbeat = json!({"name": "silent", "admin": url, "version": "9"});
+    redis.cli(&["HSET", "tg:{fleet}nodes", "silent", &format!("{seconds}000000 {heartbeat}")]);
+    until("it is listed", || (nodes(&one).len() == 2).then_some(()));
+    let view = || ask(&one, TOKEN, "GET", "/admin/v1/top?fleet=true", "");
+    until("more views are asked for than there may be", || {
+        let answers = std::thread::scope(|scope| {
+            let asking: Vec<_> = (0..24).map(|_| scope.spawn(view)).collect();
+            asking.into_iter().map(|asking| asking.join().unwrap()).collect::<Vec<_>>()
+        });
+        let answered = answers.iter().filter(|answer| answer.status == 200).count();
+        let refused: Vec<_> = answers.iter().filter(|answer| answer.status == 503).collect();
+        assert_eq!(answered + refused.len(), answers.len());
+        let says_why = |text: String| {
+            text.contains("urn:tollgate:problem:busy") && text.contains("try again in a second")
+        };
+        assert!(refused.iter().all(|answer| says_why(answer.json().to_string())));
+        (answered >= 8 && !refused.is_empty()).then_some(())
+    });
+    let later = view();
+    assert_eq!((later.status, &later.json()["summed_over"]), (200, &1.into()));
+}
+
 /// Nodes of versions that sign in different ways are missing in each other's views, with a reason, and nothing breaks.
 #[test]
 fn a_node_of_another_version_gets_the_reason() {

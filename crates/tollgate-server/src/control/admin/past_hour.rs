@@ -127,3 +127,25 @@ impl ControlPlane {
 fn ended() -> Problem {
     Problem::of_admin(AdminProblem::Conflict, "the comparison ended because of a fault in Tollgate")
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    /// A document counts against the bound until the last of it has been sent, however slowly it is read.
+    #[test]
+    fn a_document_holds_its_permit_until_it_is_sent() {
+        let permits = Arc::new(Semaphore::new(1));
+        let permit = Arc::clone(&permits).try_acquire_owned().unwrap();
+        let mut left =
+            Bytes::from_owner(HeldDocument { text: Bytes::from_static(b"[1,2]"), _permit: permit });
+        let sent = left.split_to(4);
+        assert_eq!((&*sent, &*left, permits.available_permits()), (&b"[1,2"[..], &b"]"[..], 0));
+        drop(sent);
+        assert_eq!(permits.available_permits(), 0);
+        drop(left);
+        assert_eq!(permits.available_permits(), 1);
+    }
+}

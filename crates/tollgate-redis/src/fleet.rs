@@ -1,7 +1,7 @@
 //! State that the nodes of a fleet share through the store: a count of nodes, and the secret that hashes keys.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use redis::{Cmd, Value};
@@ -25,7 +25,7 @@ const TIMEOUT: Duration = Duration::from_millis(250);
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How often a node checks that the store still has the secret.
-const SECRET_CHECK_EVERY: Duration = Duration::from_secs(2);
+const SECRET_CHECK_EVERY: Duration = Duration::from_millis(500);
 
 const NODES_KEY: &str = "tg:{nodes}";
 const SECRET_KEY: &str = "tg:{secret}";
@@ -50,13 +50,15 @@ pub(crate) struct Fleet {
     name: String,
     /// The number of signatures; 0 until it is known. The last count stays while the store is unreachable.
     counted: AtomicU32,
+    /// Whether the store has another secret than this node. Relaxed: it is only shown.
+    has_other_secret: AtomicBool,
 }
 
 impl Fleet {
     pub(crate) fn new(nodes: Nodes) -> Self {
         // A random name is unique enough, and it is not secret.
         let name = format!("{:016x}{:016x}", random(), random());
-        Self { nodes, name, counted: AtomicU32::new(0) }
+        Self { nodes, name, counted: AtomicU32::new(0), has_other_secret: AtomicBool::new(false) }
     }
 
     /// The name of this node.
@@ -69,6 +71,11 @@ impl Fleet {
             Nodes::Fixed(count) => count,
             Nodes::Counted => self.counted.load(Ordering::Relaxed),
         }
+    }
+
+    /// Whether the store has another secret than this node.
+    pub(crate) fn has_other_secret(&self) -> bool {
+        self.has_other_secret.load(Ordering::Relaxed)
     }
 
     /// Signs this node for as long as the process lives.
@@ -132,17 +139,16 @@ pub(crate) async fn learn_secret(client: &Client) -> Vec<u8> {
 
 /// Restores the secret if the store lost it, after a flush or a failover to a replica that did not have it yet.
 /// Otherwise the next node to start would create another secret and share no counters.
-pub(crate) async fn maintain_secret(client: Client, bytes: Vec<u8>) {
-    let mut has_logged = false;
+pub(crate) async fn maintain_secret(fleet: Arc<Fleet>, client: Client, bytes: Vec<u8>) {
     loop {
         sleep(SECRET_CHECK_EVERY).await;
         if let Ok(found) = read_or_create_secret(&client, Some(&bytes)).await {
-            if found != bytes && !has_logged {
+            let had_other = fleet.has_other_secret.swap(found != bytes, Ordering::Relaxed);
+            if found != bytes && !had_other {
                 tracing::error!(
                     "the store has another secret than this node: it counts by itself until it is restarted"
                 );
             }
-            has_logged = found != bytes;
         }
     }
 }

@@ -49,6 +49,8 @@ pub struct Report {
     pub shards: Vec<ShardReport>,
     /// Slots that no node served recently, in order: half migrated, or without an owner.
     pub unserved: Vec<UnservedSlot>,
+    /// Whether the store has another secret than this node, which therefore shares no counters.
+    pub has_other_secret: bool,
 }
 
 /// A cluster slot that no node serves.
@@ -156,6 +158,7 @@ impl Metrics {
             nodes,
             shards,
             unserved: self.recently_unserved(Instant::now()),
+            has_other_secret: false,
         }
     }
 }

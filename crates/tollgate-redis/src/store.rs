@@ -159,8 +159,10 @@ impl RedisStore {
 
     /// Starts the task that keeps the fleet's secret in the store.
     fn start_keeping(&self, bytes: Vec<u8>) {
-        let client = self.client.clone();
-        let task = supervise(&self.runtime, "secret", move || maintain_secret(client.clone(), bytes.clone()));
+        let (fleet, client) = (Arc::clone(&self.fleet), self.client.clone());
+        let task = supervise(&self.runtime, "secret", move || {
+            maintain_secret(Arc::clone(&fleet), client.clone(), bytes.clone())
+        });
         self.tasks.add(task);
     }
 
@@ -237,7 +239,8 @@ impl RedisStore {
     /// The state and the counters of the store.
     #[must_use]
     pub fn report(&self) -> Report {
-        self.client.report(self.fleet.count(), self.corrections.waiting())
+        let has_other_secret = self.fleet.has_other_secret();
+        Report { has_other_secret, ..self.client.report(self.fleet.count(), self.corrections.waiting()) }
     }
 
     /// The number of nodes that share the store, counted or configured; 0 while it is unknown.

@@ -8,16 +8,17 @@ mod peer;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hyper::body::Incoming;
 use serde_json::Value;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::JoinSet;
 use tollgate::Timestamp;
 use tollgate_redis::{FleetNews, ReplyClass};
 
-pub(crate) use peer::{AnswerLimits, NODE_HEADER, PeerClient, PeerRequest, PeerTrust};
+pub(crate) use peer::{AnswerLimits, NODE_HEADER, PeerClient, PeerLines, PeerRequest, PeerTrust};
 pub(crate) use roster::{NodeAbout, NodeState, NodeView, Roster};
-pub(crate) use signature::{AskedFor, NodeKey, NodeSignature, PROOF_HEADER};
+pub(crate) use signature::{
+    AskedFor, LineProofs, NodeKey, NodeSignature, OtherVersion, PROOF_HEADER, SeenQuestions,
+};
 
 use crate::operator_state::{OperatorStateFile, SharedState};
 use crate::reload::Reloader;
@@ -62,6 +63,8 @@ pub(crate) struct FleetMember {
     shared: Option<Arc<SharedState>>,
     file: Option<Arc<OperatorStateFile>>,
     peers: PeerClient,
+    /// The questions of other nodes that were answered.
+    pub(crate) questions: SeenQuestions,
     /// Held during an exchange, so that each builds on the one before.
     exchanging: AsyncMutex<()>,
     seen: Mutex<SeenNodes>,
@@ -87,6 +90,7 @@ impl FleetMember {
             shared,
             file,
             peers,
+            questions: SeenQuestions::default(),
             exchanging: AsyncMutex::default(),
             seen: Mutex::default(),
         })
@@ -227,7 +231,7 @@ impl FleetMember {
     ///
     /// # Errors
     /// As [`FleetMember::ask`].
-    pub(crate) async fn open(&self, node: &NodeView, question: &PeerRequest) -> Result<Incoming, String> {
+    pub(crate) async fn open(&self, node: &NodeView, question: &PeerRequest) -> Result<PeerLines, String> {
         self.peers.open(node, question, self.wall_now()).await
     }
 

@@ -45,6 +45,8 @@ struct StoreHealth {
     outage: Ticks,
     /// The affected shards, and why.
     troubled: Vec<String>,
+    /// Whether the store has another secret than this server.
+    has_other_secret: bool,
 }
 
 /// The part of `/readyz` about the store.
@@ -70,14 +72,15 @@ impl StoreWatch {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a shard does not serve.
+    /// Whether a shard does not serve, or the store has another secret than this server.
     pub(crate) fn is_degraded(&self) -> bool {
-        self.seen().since.is_some()
+        let seen = self.seen();
+        seen.since.is_some() || seen.has_other_secret
     }
 
     /// The warning for an operator while a shard does not serve, with the cure.
     pub(crate) fn trouble(&self) -> Option<String> {
-        self.is_degraded().then(|| {
+        self.seen().since.is_some().then(|| {
             format!(
                 "the store {} does not answer, so each limit decides by its on_store_failure until it does; `tollgate store \
                  check URL` finds the cause",
@@ -88,14 +91,21 @@ impl StoreWatch {
 
     /// The report to send.
     pub(crate) fn report(&self, wall: WallOffset) -> StoreReport {
-        let StoreHealth { since, troubled, .. } = self.seen().clone();
-        let meaning = "decisions that need these shards are made without them, each limit by its on_store_failure, until they are back";
+        let StoreHealth { since, troubled, has_other_secret, .. } = self.seen().clone();
+        let away = "decisions that need these shards are made without them, each limit by its on_store_failure, until they are back";
+        let apart = "the store has another secret than this server, which therefore shares no counters: restart it, or set \
+                     TOLLGATE_STORE_SECRET on all servers";
+        let (status, meaning) = match (since, has_other_secret) {
+            (Some(_), _) => ("away", Some(away)),
+            (None, true) => ("apart", Some(apart)),
+            (None, false) => ("ok", None),
+        };
         StoreReport {
             place: self.place.clone(),
-            status: if since.is_some() { "away" } else { "ok" },
+            status,
             since: since.map(|since| rfc3339(since, wall)),
             shards: troubled,
-            meaning: since.map(|_| meaning),
+            meaning,
         }
     }
 
@@ -150,6 +160,7 @@ impl StoreWatch {
         let troubled: Vec<&ShardReport> = report.shards.iter().filter(is_troubled).collect();
         let is_away = report.shards.is_empty() || !troubled.is_empty() || !report.unserved.is_empty();
         let mut seen = self.seen();
+        seen.has_other_secret = report.has_other_secret;
         seen.troubled = troubled.iter().map(|shard| described(shard)).take(NAMED_MAX).collect();
         let room = NAMED_MAX - seen.troubled.len();
         seen.troubled.extend(report.unserved.iter().take(room).map(unserved));

@@ -15,7 +15,7 @@ pub(crate) use case::fold_case;
 const IGNORED: [&str; 3] = [".", " ", "%20"];
 
 /// The loose form of a path in its canonical spelling: one case, no parameters (`;x`), no dots and spaces at the end of
-/// a segment, no empty segments, no slash at the end. It is idempotent. A text that does not begin with a slash is no
+/// a segment, no empty segments, no sessions of ASP.NET (`/(S(x))`), no slash at the end. It is idempotent. A text that does not begin with a slash is no
 /// path, and stays as it is.
 ///
 /// ```
@@ -45,7 +45,13 @@ fn kept(segment: &str) -> &str {
     while let Some(shorter) = IGNORED.iter().find_map(|ignored| kept.strip_suffix(ignored)) {
         kept = shorter;
     }
-    kept
+    if is_session(kept) { "" } else { kept }
+}
+
+/// Whether a segment is where ASP.NET keeps the session of a client without cookies: `(S(x))`, or several such as
+/// `(A(x)S(y))`. It takes the segment out before it looks for a handler, whatever is in it.
+fn is_session(segment: &str) -> bool {
+    matches!(segment.as_bytes(), [b'(', kind, b'(', .., b')', b')'] if kind.is_ascii_alphabetic())
 }
 
 /// Whether a path in its loose form equals another one, or equals it with a format suffix: in Rails, Spring, Django
@@ -77,6 +83,7 @@ fn is_loose(path: &[u8]) -> bool {
     let is_kept = |(place, byte): (usize, &u8)| match byte {
         b'A'..=b'Z' | b';' => false,
         b'/' => place == 0 || !is_open(&path[..place]),
+        b'(' => !path[..place].ends_with(b"/"),
         b'%' => !case::is_letter_escape(&path[place..]),
         _ => byte.is_ascii(),
     };
@@ -94,7 +101,10 @@ mod tests {
     fn spellings() {
         let table = "
 /login /login /login/ /LOGIN /Login/ /login;x /login;x=1;y /login. /login.. /login%20 /login%20. /login.%20 //login /;x/login /login/;x /LOGIN;jsessionid=1/
-/ / // /;x /. /%20 /;a/;b
+/login /(S(x))/login /(s(lit3py55))/LOGIN /(A(x)S(y))/login/ /(S(x)).;y/login /login/(F(%20))
+/(s/login /(S/login /(s/LOGIN
+/s(x)/(x))/(s) /s(x)/(x))/(s)
+/ / // /;x /(S(x))/ /. /%20 /;a/;b
 /a/b /a/b /a;x/b /a./b /a%20/B; /A//B/ /a/b/. /a/;x/b
 /a%2fb /a%2fb /a%2Fb /A%2FB
 /caf%c3%a9 /caf%C3%A9 /CAF%c3%a9/ /CAF%C3%89 /café
@@ -144,7 +154,7 @@ mod tests {
 
         /// The loose form of a loose form is itself, and is borrowed.
         #[test]
-        fn loose_is_a_fixed_point(path in "/(/|;|\\.|%20|%C3| |[a-zA-Z]){0,12}") {
+        fn loose_is_a_fixed_point(path in "/(/|;|\\.|%20|%C3| |\\(S\\(|\\)\\)|[a-zA-Z]){0,12}") {
             let once = loose_path(&path).into_owned();
             prop_assert!(matches!(loose_path(&once), Cow::Borrowed(same) if same == once), "{}", once);
         }

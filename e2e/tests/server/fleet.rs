@@ -1,8 +1,9 @@
 //! Two servers on one store are one fleet to an operator: what is said to one holds on both, survives both, and works without the
 //! store, and what is shown is what both do.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -12,7 +13,7 @@ use crate::admin::{TOKEN, ask, operate, shown};
 use crate::pki::TestCa;
 use crate::program::{Server, stderr, stdout, tollgate};
 use crate::redis::{Cluster, Redis};
-use crate::shared::on;
+use crate::shared::{on, on_with};
 use crate::store_check::Sentinel;
 
 const POLICY: &str = "limits:
@@ -201,6 +202,56 @@ fn a_flushed_store_is_filled_again() {
     });
     let two = on(&redis.url(), POLICY);
     await_blocked(&two, "k", true);
+}
+
+/// After a flush what operators have said holds on all nodes without a gap, living nodes are listed again, and what was
+/// taken back stays so.
+#[test]
+fn a_flush_takes_nothing_from_operators() {
+    let redis = Redis::start(&[]);
+    let (one, two) = (on(&redis.url(), POLICY), on(&redis.url(), POLICY));
+    await_two(&one);
+    says(&one, "block api_key=bad --for 10m", 0);
+    says(&one, "block api_key=forgiven --for 10m", 0);
+    says(&two, "kill per-key --for 10m", 0);
+    await_blocked(&two, "forgiven", true);
+    says(&two, "unblock api_key=forgiven", 0);
+    await_blocked(&one, "forgiven", false);
+    await_blocked(&two, "bad", true);
+    await_mode(&one, "per-key", ("off", 0));
+    for _ in 0..3 {
+        redis.cli(&["FLUSHALL"]);
+        until("the store has it all again", || {
+            for server in [&one, &two] {
+                assert!(is_blocked(server, "bad") && !is_blocked(server, "forgiven"));
+                assert_eq!(mode(server, "per-key").0, "off");
+            }
+            let items = redis.cli(&["HKEYS", "tg:{fleet}items"]);
+            let nodes = redis.cli(&["HLEN", "tg:{fleet}nodes"]);
+            let has_all = items.contains("limit:per-key") && items.matches("block:").count() == 2;
+            (has_all && nodes.trim() == "2" && redis.cli(&["EXISTS", "tg:{secret}"]).trim() == "1")
+                .then_some(())
+        });
+        assert_eq!((nodes(&one).len(), nodes(&two).len()), (2, 2));
+    }
+}
+
+/// The story: a server that started just after a flush made a new secret. The others counted by themselves from then on,
+/// and `/readyz` said that all was well.
+#[test]
+fn a_server_with_another_secret_says_so() {
+    let redis = Redis::start(&[]);
+    let server = on(&redis.url(), POLICY);
+    server.joined();
+    redis.cli(&["SET", "tg:{secret}", &"x".repeat(32)]);
+    let ready = until("it is seen", || {
+        let ready = server.ready();
+        (ready["status"] == "degraded").then_some(ready)
+    });
+    assert_eq!(ready["store"]["status"], "apart", "{ready}");
+    assert!(ready["store"]["meaning"].as_str().unwrap().contains("shares no counters"), "{ready}");
+    redis.cli(&["DEL", "tg:{secret}"]);
+    until("its own secret is back", || (server.ready()["status"] == "ok").then_some(()));
 }
 
 /// A state directory brings back what the store does not know, also when both nodes and the store were gone.
@@ -413,13 +464,13 @@ fn a_hostile_address_gets_no_token() {
     redis.cli(&["HSET", "tg:{fleet}nodes", "hostile", &format!("{seconds}000000 {heartbeat}")]);
     until("it is listed", || (nodes(&one).len() == 3).then_some(()));
     let printed = says(&one, "get api_key=k", 0);
-    let missing = "node is missing: it does not prove that it knows the token: its answer is not used";
+    let missing = "node is missing: it does not prove its answer, which is not used";
     assert!(printed.contains(missing) && printed.contains("the answers of 2 nodes"), "{printed}");
     assert!(!printed.contains('\u{1b}'), "{printed}");
     let question = asked.join().unwrap();
     assert!(question.starts_with("POST /admin/v1/get") && !question.contains(TOKEN), "{question}");
     let asked_for = question.lines().next().unwrap();
-    let signed = question.lines().find(|line| line.starts_with("authorization: Tollgate-Node ")).unwrap();
+    let signed = question.lines().find(|line| line.starts_with("authorization: Tollgate-Node-2 ")).unwrap();
     let body = r#"{"attributes":{"api_key":"k"}}"#;
     for server in [&one, &two] {
         let passed_on = format!(
@@ -428,6 +479,161 @@ fn a_hostile_address_gets_no_token() {
         );
         assert_eq!(server.exchange(passed_on.as_bytes()).status, 401, "{passed_on}");
     }
+}
+
+/// A program between two nodes: it keeps what it passes on, and replaces words of answers with others of the same length.
+struct Relay {
+    address: String,
+    to: Arc<OnceLock<SocketAddr>>,
+    replaced: Arc<Mutex<Option<(&'static str, &'static str)>>>,
+    questions: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl Relay {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let relay = Self {
+            address: listener.local_addr().unwrap().to_string(),
+            to: Arc::default(),
+            replaced: Arc::default(),
+            questions: Arc::default(),
+        };
+        let (to, replaced, questions) =
+            (Arc::clone(&relay.to), Arc::clone(&relay.replaced), Arc::clone(&relay.questions));
+        std::thread::spawn(move || {
+            for asking in listener.incoming().map_while(Result::ok) {
+                let Some(to) = to.get() else { continue };
+                let (mut asked, mut asker) = (TcpStream::connect(to).unwrap(), asking.try_clone().unwrap());
+                let (mut from_asker, mut from_asked) = (asking, asked.try_clone().unwrap());
+                let (replaced, questions) = (Arc::clone(&replaced), Arc::clone(&questions));
+                std::thread::spawn(move || {
+                    let place = {
+                        let mut questions = questions.lock().unwrap();
+                        questions.push(Vec::new());
+                        questions.len() - 1
+                    };
+                    pass_on(&mut from_asker, &mut asked, |bytes| {
+                        questions.lock().unwrap()[place].extend_from_slice(bytes);
+                        bytes.to_vec()
+                    });
+                });
+                std::thread::spawn(move || {
+                    pass_on(&mut from_asked, &mut asker, |bytes| match *replaced.lock().unwrap() {
+                        Some((from, to)) => String::from_utf8_lossy(bytes).replace(from, to).into_bytes(),
+                        None => bytes.to_vec(),
+                    });
+                });
+            }
+        });
+        relay
+    }
+}
+
+fn pass_on(from: &mut TcpStream, to: &mut TcpStream, mut change: impl FnMut(&[u8]) -> Vec<u8>) {
+    let mut bytes = vec![0; 64 << 10];
+    while let Ok(length @ 1..) = from.read(&mut bytes) {
+        if to.write_all(&change(&bytes[..length])).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Write);
+}
+
+/// A program between two nodes without TLS can neither change an answer nor a line, nor repeat a question that it has
+/// overheard, nor put words into the mouth of a node that refuses.
+#[test]
+fn a_program_between_two_nodes_changes_nothing() {
+    let (redis, relay) = (Redis::start(&[]), Relay::start());
+    let one = on(&redis.url(), POLICY);
+    let advertised = format!("http://{}", relay.address);
+    let two = on_with(&redis.url(), POLICY, &["--advertise-admin", &advertised]);
+    relay.to.set(two.address).unwrap();
+    await_two(&one);
+    let printed = says(&one, "get api_key=k", 0);
+    assert!(printed.contains("the answers of 2 nodes"), "{printed}");
+    let question = relay.questions.lock().unwrap().last().unwrap().clone();
+    assert!(String::from_utf8_lossy(&question).contains("Tollgate-Node-2 "));
+    for _ in 0..2 {
+        let again = two.exchange(&question);
+        let detail = again.json()["detail"].to_string();
+        assert!(again.status == 409 && detail.contains("was answered before"), "{} {detail}", again.status);
+    }
+    for (from, to, missing) in [
+        (r#""allowed":true"#, r#""allowed":null"#, "it does not prove its answer, which is not used"),
+        ("HTTP/1.1 200 OK", "HTTP/1.1 409 No", "it answers 409 Conflict, and does not prove why"),
+        ("tollgate-node-proof", "tollgate-node-prooF2", "it does not prove its answer"),
+    ] {
+        *relay.replaced.lock().unwrap() = Some((from, to));
+        let printed = says(&one, "get api_key=k", 0);
+        assert!(printed.contains(&format!("is missing: {missing}")), "{from}: {printed}");
+        assert!(printed.contains("the answers of 1 node"), "{printed}");
+    }
+    *relay.replaced.lock().unwrap() = Some((r#""limit":"per-key""#, r#""limit":"PER-KEY""#));
+    until("a changed line ends the lines of that node", || {
+        let printed = std::thread::scope(|scope| {
+            let watching = scope.spawn(|| says(&one, "tail --once --json", 0));
+            for _ in 0..10 {
+                rest(Duration::from_millis(100));
+                decide(&two, "k");
+            }
+            watching.join().unwrap()
+        });
+        assert!(!printed.contains("PER-KEY"), "{printed}");
+        printed.contains("it does not prove a line: lines were changed or lost on the way").then_some(())
+    });
+    *relay.replaced.lock().unwrap() = None;
+    assert!(says(&one, "get api_key=k", 0).contains("the answers of 2 nodes"));
+}
+
+/// Views that wait for a node that does not answer are bounded: those beyond the bound are refused at once, with what to
+/// do, and later ones are answered.
+#[test]
+fn views_of_a_fleet_are_bounded() {
+    let redis = Redis::start(&[]);
+    let one = on(&redis.url(), POLICY);
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap(); // It never accepts.
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let seconds = redis.cli(&["TIME"]).trim().split_once('\n').unwrap().0.to_owned();
+    let heartbeat = json!({"name": "silent", "admin": url, "version": "9"});
+    redis.cli(&["HSET", "tg:{fleet}nodes", "silent", &format!("{seconds}000000 {heartbeat}")]);
+    until("it is listed", || (nodes(&one).len() == 2).then_some(()));
+    let view = || ask(&one, TOKEN, "GET", "/admin/v1/top?fleet=true", "");
+    until("more views are asked for than there may be", || {
+        let answers = std::thread::scope(|scope| {
+            let asking: Vec<_> = (0..24).map(|_| scope.spawn(view)).collect();
+            asking.into_iter().map(|asking| asking.join().unwrap()).collect::<Vec<_>>()
+        });
+        let answered = answers.iter().filter(|answer| answer.status == 200).count();
+        let refused: Vec<_> = answers.iter().filter(|answer| answer.status == 503).collect();
+        assert_eq!(answered + refused.len(), answers.len());
+        let says_why = |text: String| {
+            text.contains("urn:tollgate:problem:busy") && text.contains("try again in a second")
+        };
+        assert!(refused.iter().all(|answer| says_why(answer.json().to_string())));
+        (answered >= 8 && !refused.is_empty()).then_some(())
+    });
+    let later = view();
+    assert_eq!((later.status, &later.json()["summed_over"]), (200, &1.into()));
+}
+
+/// Nodes of versions that sign in different ways are missing in each other's views, with a reason, and nothing breaks.
+#[test]
+fn a_node_of_another_version_gets_the_reason() {
+    let redis = Redis::start(&[]);
+    let (one, two) = (on(&redis.url(), POLICY), on(&redis.url(), POLICY));
+    await_two(&one);
+    let digest = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a";
+    for scheme in ["Tollgate-Node 1700000000", "Tollgate-Node-3 1700000000 more"] {
+        let older = format!(
+            "POST /admin/v1/get HTTP/1.1\r\nHost: localhost\r\nAuthorization: {scheme} {digest} {digest}\r\n\
+             Content-Length: 2\r\n\r\n{{}}"
+        );
+        let refused = one.exchange(older.as_bytes());
+        let detail = refused.json()["detail"].to_string();
+        assert!(refused.status == 409 && detail.contains("run one version on all nodes"), "{detail}");
+    }
+    assert!(says(&one, "get api_key=k", 0).contains("the answers of 2 nodes"));
+    drop(two);
 }
 
 /// A server in memory is a fleet of one, and nothing that it says is about others.

@@ -22,7 +22,7 @@ pub(crate) fn on(store: &str, policy: &str) -> Server {
     on_with(store, policy, &[])
 }
 
-fn on_with(store: &str, policy: &str, more: &[&str]) -> Server {
+pub(crate) fn on_with(store: &str, policy: &str, more: &[&str]) -> Server {
     let mut arguments = vec![
         "serve",
         "--http",

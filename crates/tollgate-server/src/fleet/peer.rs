@@ -1,5 +1,6 @@
 //! Asks another node's admin interface. Only addresses from the store are asked, and redirects are not followed. An
-//! answer counts only if it comes from the node that was meant, and proves that this node knows the operator's token.
+//! answer counts only if it comes from the node that was meant, proves that this node knows the operator's token, and
+//! was not changed on the way. The same holds for the reason of a refusal.
 
 use std::error::Error;
 use std::path::Path;
@@ -24,7 +25,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tollgate::Timestamp;
 
 use super::roster::NodeView;
-use super::signature::{AskedFor, NodeKey, NodeSignature};
+use super::signature::{AskedFor, LineProofs, NodeKey, NodeSignature, Nonce};
 use crate::disk::plain_cause;
 use crate::text::plain;
 use crate::tls::{self, TlsFiles};
@@ -114,9 +115,8 @@ impl PeerClient {
         limits: AnswerLimits,
     ) -> Result<Value, String> {
         let answered = async {
-            let body = self.respond(node, question, now).await?.into_body();
-            let text = Limited::new(body, limits.bytes_max).collect().await;
-            let text = text.map_err(|_| "its answer was cut off".to_owned())?.to_bytes();
+            let text =
+                self.respond(node, question, now).await?.document(&question.key, limits.bytes_max).await?;
             serde_json::from_slice(&text).map_err(|_| "its answer is not JSON".to_owned())
         };
         timeout(limits.timeout, answered).await.unwrap_or_else(|_| Err(limits.silent()))
@@ -131,10 +131,10 @@ impl PeerClient {
         node: &NodeView,
         question: &PeerRequest,
         now: Timestamp,
-    ) -> Result<Incoming, String> {
+    ) -> Result<PeerLines, String> {
         let limits = AnswerLimits::VIEW;
-        let opened = timeout(limits.timeout, self.respond(node, question, now)).await;
-        Ok(opened.unwrap_or_else(|_| Err(limits.silent()))?.into_body())
+        let opened = async { self.respond(node, question, now).await?.lines(&question.key).await };
+        timeout(limits.timeout, opened).await.unwrap_or_else(|_| Err(limits.silent()))
     }
 
     async fn respond(
@@ -142,7 +142,7 @@ impl PeerClient {
         node: &NodeView,
         question: &PeerRequest,
         now: Timestamp,
-    ) -> Result<Response<Incoming>, String> {
+    ) -> Result<PeerResponse, String> {
         let url =
             node.admin.as_deref().ok_or("it advertises no address: start it with --advertise-admin URL")?;
         let uri: Uri = url.parse().map_err(|_| "it advertises an address that is no URL".to_owned())?;
@@ -150,7 +150,8 @@ impl PeerClient {
         let mut sender = self.connect(&uri).await?;
         let PeerRequest { method, path, body, key } = question;
         let id = node.id.as_deref().unwrap_or_default();
-        let signed = NodeSignature::new(key, AskedFor { node: id, admin: url, method, path }, body, now);
+        let asked = AskedFor { node: id, admin: url, method, path };
+        let signed = NodeSignature::new(key, asked, body, Nonce::random()?, now);
         let request = Request::builder()
             .method(*method)
             .uri(path)
@@ -165,13 +166,7 @@ impl PeerClient {
         if answering != node.id.as_deref() {
             return Err(format!("another server answers at {}: check its --advertise-admin", plain(url)));
         }
-        match response.status() {
-            StatusCode::OK if signed.is_answered(key, response.headers()) => Ok(response),
-            StatusCode::OK => {
-                Err("it does not prove that it knows the token: its answer is not used".to_owned())
-            }
-            _ => Err(refused(response).await),
-        }
+        Ok(PeerResponse { question: signed, response })
     }
 
     async fn connect(&self, uri: &Uri) -> Result<SendRequest<Full<Bytes>>, String> {
@@ -200,6 +195,67 @@ impl PeerClient {
             cause => format!("TLS to it fails: {cause}"),
         });
         begin(secure?).await
+    }
+}
+
+/// The response of a node, of which nothing is proven yet.
+struct PeerResponse {
+    question: NodeSignature,
+    response: Response<Incoming>,
+}
+
+/// Lines that a node sends as they come, each with its proof.
+pub(crate) struct PeerLines {
+    pub(crate) body: Incoming,
+    pub(crate) proofs: LineProofs,
+}
+
+impl PeerResponse {
+    /// The body of an answer, complete and proven.
+    ///
+    /// # Errors
+    /// Why there is none. The node's own words are among it only if they are proven.
+    async fn document(self, key: &NodeKey, bytes_max: usize) -> Result<Bytes, String> {
+        let Self { question, response } = self;
+        let (head, body) = response.into_parts();
+        let most = if head.status == StatusCode::OK { bytes_max } else { PROBLEM_BYTES_MAX };
+        let body = Limited::new(body, most).collect().await;
+        let body = body.map_err(|_| "its answer was cut off".to_owned())?.to_bytes();
+        if !question.is_answered(key, &head.headers, head.status.as_u16(), &body) {
+            return Err(unproven(head.status));
+        }
+        if head.status == StatusCode::OK { Ok(body) } else { Err(refused(head.status, &body)) }
+    }
+
+    /// The lines of an answer whose head is proven.
+    ///
+    /// # Errors
+    /// As [`PeerResponse::document`].
+    async fn lines(self, key: &NodeKey) -> Result<PeerLines, String> {
+        if self.response.status() != StatusCode::OK {
+            let refused = self.document(key, 0).await;
+            return Err(refused.err().unwrap_or_else(|| unproven(StatusCode::OK)));
+        }
+        if !self.question.is_answered_in_lines(key, self.response.headers()) {
+            return Err(unproven(StatusCode::OK));
+        }
+        let proofs = LineProofs::new(key.clone(), &self.question);
+        Ok(PeerLines { body: self.response.into_body(), proofs })
+    }
+}
+
+/// Why an answer without a proof is not used. Nothing that it says is repeated.
+fn unproven(status: StatusCode) -> String {
+    match status {
+        StatusCode::OK => {
+            "it does not prove its answer, which is not used: it does not know the token, or the answer was \
+                           changed on the way"
+                .to_owned()
+        }
+        StatusCode::UNAUTHORIZED => {
+            "it refuses the token: the nodes of a fleet need the same tokens and the same version".to_owned()
+        }
+        status => format!("it answers {status}, and does not prove why"),
     }
 }
 
@@ -232,15 +288,9 @@ async fn begin(
     Ok(sender)
 }
 
-/// The refusal of a node.
-async fn refused(response: Response<Incoming>) -> String {
-    let status = response.status();
-    if status == StatusCode::UNAUTHORIZED {
-        return "it refuses the token: the nodes of a fleet need the same tokens".to_owned();
-    }
-    let text = Limited::new(response.into_body(), PROBLEM_BYTES_MAX).collect().await;
-    let problem: Value =
-        text.ok().and_then(|text| serde_json::from_slice(&text.to_bytes()).ok()).unwrap_or_default();
+/// The refusal of a node, which has proven it.
+fn refused(status: StatusCode, body: &[u8]) -> String {
+    let problem: Value = serde_json::from_slice(body).unwrap_or_default();
     let words: String =
         problem["detail"].as_str().unwrap_or_default().chars().take(WORDS_CHARS_MAX).collect();
     if words.is_empty() {
@@ -249,3 +299,6 @@ async fn refused(response: Response<Incoming>) -> String {
         format!("it answers {status}: {}", plain(&words))
     }
 }
+
+#[cfg(test)]
+mod tests;

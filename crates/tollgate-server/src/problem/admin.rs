@@ -26,6 +26,8 @@ pub(crate) enum AdminProblem {
     WrongPolicy,
     /// As many live views are open as may be.
     TooManyWatchers,
+    /// As many answers of this kind are being made as may be.
+    Busy,
 }
 
 impl AdminProblem {
@@ -46,6 +48,9 @@ impl AdminProblem {
             AdminProblem::WrongPolicy => Type::new(422, "wrong-policy", "The candidate is not a policy"),
             AdminProblem::TooManyWatchers => {
                 Type::new(503, "too-many-watchers", "Too many live views are open")
+            }
+            AdminProblem::Busy => {
+                Type::new(503, "busy", "The server is busy with as many such requests as it may be")
             }
         }
     }

@@ -17,7 +17,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tonic::Code;
 
-use crate::gateway_upstream::{Gateway, OPEN, Upstream};
+use crate::gateway_upstream::{Gateway, OPEN, Upstream, until};
 use crate::pki::{Pair, TestCa};
 use crate::program::Server;
 use crate::proxy::{Folder, free_port};
@@ -321,6 +321,7 @@ fn bounds_of_a_connection() {
         let hang = [&[0x82, 0x86, 0x41, 0x01, b'a', 0x04, 0x05][..], b"/hang"].concat();
         stream.write_all(&frame(1, 5, number * 2 + 1, &hang)).unwrap();
     }
+    until(|| upstream.count() >= 128);
     #[allow(clippy::disallowed_methods, reason = "what does not come cannot be awaited otherwise")]
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(upstream.seen().len(), 128);

@@ -224,6 +224,18 @@ impl Local {
         }
     }
 
+    /// Records a permit that the store granted. Returns whether all permits that this node has granted are within the
+    /// limit with it; if not, it is not recorded. The limit counts here and not the share, which other nodes may leave
+    /// to this one.
+    pub(super) fn record_permit(&self, key_slot: &KeySlot<'_>, now: Timestamp) -> bool {
+        let shares = self.shares.load();
+        let Some(ShareCharge { charge, .. }) = shares.share_charge(key_slot) else { return true };
+        let charge = Charge { quota: key_slot.charge.quota, ..charge };
+        // Without memory for the key nothing is known of its permits.
+        let answer = self.counters.ask(&charge, ChargeMode::If(charge.cost), now);
+        !answer.is_ok_and(|answer| answer.source == Source::Exact && !answer.outcome.is_allowed())
+    }
+
     /// Asks this node's share about a charge. With [`Access::Take`], the units are taken if the share admits them.
     pub(super) fn ask(
         &self,

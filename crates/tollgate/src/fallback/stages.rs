@@ -3,16 +3,15 @@
 
 use smallvec::SmallVec;
 
+use super::FallbackContext;
 use super::local::{AWAY_RETRY, Access, KeySlot, Side};
 use super::watch::Stage;
-use super::{Fallback, FallbackContext};
 use crate::active::ActivePolicy;
 use crate::decision::Held;
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::policy::{Match, Stages};
 use crate::quota::Quota;
 use crate::store::{Answers, Charge, ChargeAnswer, Charges, Enforcement, Store, StoreFailure};
-use crate::time::Timestamp;
 
 /// The matches and charges of a request, limit by limit.
 pub(crate) type Asked<'q, 'l> = SmallVec<[(&'q Match, Charge<'l>); 6]>;
@@ -63,24 +62,33 @@ impl<S: Store> FallbackContext<'_, S> {
         }
         for ((matched, charge), answer) in asked.iter().zip(answers) {
             let news = charge.costing(answer.news(charge.cost));
-            if news.cost > 0 && answer.outcome.is_allowed() && stages(self.active, matched).counts_locally() {
+            let is_permit = matches!(charge.quota, Quota::Concurrency(_)); // `within_limits` records it.
+            if news.cost > 0
+                && !is_permit
+                && answer.outcome.is_allowed()
+                && stages(self.active, matched).counts_locally()
+            {
                 self.fallback.charge_share(&KeySlot::matched(self.active, matched, &news), self.now);
             }
         }
     }
 
     /// The store's answers, or denials and a refund if they grant permits that are too many beside those of this node.
-    /// The charge was sent when the store had recorded `reported` permits.
+    /// The charge was sent when the store had recorded `reported` permits. Permits are recorded here.
     pub(crate) async fn within_limits(
         &self,
         asked: &[(&Match, Charge<'_>)],
         mut answers: Answers,
         reported: u64,
     ) -> Answers {
+        if is_refused(asked, &answers) {
+            return answers; // Nothing was charged.
+        }
         let (fallback, now) = (self.fallback, self.now);
         let each = asked.iter().zip(&answers);
-        let beyond: SmallVec<[bool; 6]> =
-            each.map(|((_, charge), answer)| is_beyond(fallback, charge, answer, reported, now)).collect();
+        let beyond: SmallVec<[bool; 6]> = each
+            .map(|((matched, charge), answer)| self.is_beyond(matched, charge, answer, reported))
+            .collect();
         if !beyond.contains(&true) {
             return answers;
         }
@@ -98,6 +106,29 @@ impl<S: Store> FallbackContext<'_, S> {
         // If the refund is lost, the store holds the permit until it expires, which errs on the side of denying.
         let _ = self.store.refund(&taken, now).await;
         answers
+    }
+
+    /// Records a permit that the store granted. Returns whether it is one too many, because this node has granted others
+    /// of which the store may not have known. The charge was sent when the store had recorded `reported` permits.
+    ///
+    /// It is one too many if the store left fewer units than those others have. It is also one too many if this node's
+    /// permits exceed the limit with it: the answer may be late, and what the store left then may be granted since to a
+    /// later charge, whose answer came first.
+    fn is_beyond(&self, matched: &Match, charge: &Charge<'_>, answer: &ChargeAnswer, reported: u64) -> bool {
+        let FallbackContext { fallback, active, now, .. } = *self;
+        let is_granted = matches!(charge.quota, Quota::Concurrency(_))
+            && charge.cost > 0
+            && answer.outcome.is_allowed()
+            && stages(active, matched).counts_locally();
+        if !is_granted {
+            return false;
+        }
+        // Recorded before it is compared: a permit that this node grants alone is either listed by now, or the share
+        // that is asked for it counts this one.
+        let has_room = fallback.local.record_permit(&KeySlot::matched(active, matched, charge), now);
+        let unknown = fallback.deferred.permits.unknown(charge, reported, now);
+        let is_many = unknown > answer.outcome.remaining || (unknown > 0 && !has_room);
+        charge.enforcement == Enforcement::Enforced && is_many
     }
 
     /// The answers for a store that failed. Where part of it is reachable, that part is asked again.
@@ -276,22 +307,6 @@ impl<S: Store> FallbackContext<'_, S> {
             }
         }
     }
-}
-
-/// Whether a permit that the store granted is one too many, beside those that it may not have known of. The charge was
-/// sent when the store had recorded `reported` permits.
-fn is_beyond(
-    fallback: &Fallback,
-    charge: &Charge<'_>,
-    answer: &ChargeAnswer,
-    reported: u64,
-    now: Timestamp,
-) -> bool {
-    matches!(charge.quota, Quota::Concurrency(_))
-        && charge.enforcement == Enforcement::Enforced
-        && charge.cost > 0
-        && answer.outcome.is_allowed()
-        && fallback.deferred.permits.unknown(charge, reported, now) > answer.outcome.remaining
 }
 
 /// How one limit decides without its store.

@@ -50,7 +50,7 @@ pub(super) const CANDIDATE: &str = "candidate";
 /// The answer to a request.
 pub(super) enum AdminAnswer {
     /// A document.
-    Json(Vec<u8>),
+    Json(Bytes),
     /// Lines, streamed as they come.
     Lines(EventBody),
 }
@@ -59,7 +59,7 @@ impl AdminAnswer {
     pub(super) fn json(document: &impl Serialize) -> Result<Self, Problem> {
         // Text and numbers always have a form in JSON. If there is a mistake, it costs one answer and not the process.
         serde_json::to_vec(document)
-            .map(AdminAnswer::Json)
+            .map(|text| AdminAnswer::Json(text.into()))
             .map_err(|error| Problem::new(Kind::StoreUnavailable, format!("the answer has no form: {error}")))
     }
 

@@ -128,7 +128,7 @@ impl ControlPlane {
         let scope = query.scope()?;
         let is_posted = matches!(act.verb, Verb::Get | Verb::Explain);
         let body = if is_posted { body(request).await? } else { Bytes::new() };
-        if sender.question.as_ref().is_some_and(|question| !question.has_body(&body)) {
+        if sender.question.is_some_and(|question| !question.has_body(&body)) {
             return Err(Problem::of_admin(
                 AdminProblem::NoToken,
                 "the node that asks has signed another body",
@@ -162,7 +162,7 @@ impl ControlPlane {
                 );
                 let AdminAnswer::Json(own) = own? else { return Err(Problem::invalid("no document")) };
                 let own: Value = serde_json::from_slice(&own).unwrap_or_default();
-                AdminAnswer::json(&merged(act.verb, own, others, most))
+                AdminAnswer::json(&merged(act.verb, own, others?, most))
             }
         }
     }
@@ -210,12 +210,20 @@ impl ControlPlane {
     }
 
     /// Asks the other nodes at once. The place of this node stays without an answer.
+    ///
+    /// # Errors
+    /// When they are being asked for as many views as may be.
     pub(super) async fn asked(
         &self,
         nodes: &[NodeView],
         question: &PeerRequest,
         limits: AnswerLimits,
-    ) -> Vec<NodeAnswer> {
+    ) -> Result<Vec<NodeAnswer>, Problem> {
+        let _asking = self.admin.fleet_views.try_acquire().map_err(|_| {
+            let detail =
+                "this server is asking the other nodes for as many views as it may; try again in a second";
+            Problem::of_admin(AdminProblem::Busy, detail)
+        })?;
         let mut asked = JoinSet::new();
         for (place, node) in nodes.iter().enumerate() {
             let (fleet, node, question) = (Arc::clone(&self.fleet), node.clone(), question.clone());
@@ -237,7 +245,7 @@ impl ControlPlane {
             answer: Err("it was not asked because of a fault in Tollgate".to_owned()),
         };
         let each = nodes.iter().enumerate();
-        each.map(|(place, node)| answers.remove(&place).unwrap_or_else(|| missing(node))).collect()
+        Ok(each.map(|(place, node)| answers.remove(&place).unwrap_or_else(|| missing(node))).collect())
     }
 
     /// Streams the decisions of this node.

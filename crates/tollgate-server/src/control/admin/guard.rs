@@ -10,7 +10,7 @@ use tollgate::{Clock, Gate, KeyedGate, Quota, Rate, Ticks};
 
 use super::Admin;
 use super::token::{AcceptedToken, TokenHolder};
-use crate::fleet::{FleetMember, NodeKey, NodeSignature};
+use crate::fleet::{FleetMember, NodeKey, NodeSignature, OtherVersion};
 use crate::problem::AdminProblem;
 use crate::problem::Problem;
 
@@ -149,29 +149,61 @@ pub(super) struct Sender<'a> {
     /// The key with which this node asks others in the name of the sender.
     pub(super) key: &'a NodeKey,
     /// The signed question, if another node asks.
-    pub(super) question: Option<NodeSignature>,
+    pub(super) question: Option<&'a NodeSignature>,
+}
+
+/// A request of another node, by what is known of its signature.
+pub(super) enum NodeRequest<'a> {
+    /// The holder of this token asks through another node. The answer is proven, also if it is a refusal.
+    Signed(NodeSignature, &'a AcceptedToken),
+    /// No known token has signed it.
+    Unknown,
+    /// The node signs in another way.
+    OtherVersion,
 }
 
 impl Admin {
+    /// The request of another node. `None` if no node sent it.
+    pub(super) fn node_request<B>(
+        &self,
+        request: &Request<B>,
+        fleet: &FleetMember,
+    ) -> Option<NodeRequest<'_>> {
+        let question = match NodeSignature::read(request.headers())? {
+            Ok(question) => question,
+            Err(OtherVersion) => return Some(NodeRequest::OtherVersion),
+        };
+        let path = request.uri().path_and_query().map_or("", |path| path.as_str());
+        let asked = fleet.asked_for(request.method().as_str(), path);
+        let signer = asked.and_then(|asked| self.tokens.signer(&question, asked));
+        Some(signer.map_or(NodeRequest::Unknown, |token| NodeRequest::Signed(question, token)))
+    }
+
     /// Identifies the sender of a request.
     ///
     /// # Errors
     /// When the request is not admitted. The message says what would be accepted.
-    pub(super) fn admit<B>(
-        &self,
+    pub(super) fn admit<'s, B>(
+        &'s self,
         request: &Request<B>,
+        asking: Option<&'s NodeRequest<'s>>,
         peer: Option<IpAddr>,
         fleet: &FleetMember,
-    ) -> Result<Sender<'_>, Problem> {
+    ) -> Result<Sender<'s>, Problem> {
         self.admit_page(request)?;
-        if let Some(question) = NodeSignature::read(request.headers()) {
-            let path = request.uri().path_and_query().map_or("", |path| path.as_str());
-            let asked = fleet.asked_for(request.method().as_str(), path);
-            let known = asked.and_then(|asked| self.tokens.signer(&question, asked));
-            let AcceptedToken { who, key, .. } = known.ok_or_else(|| self.logins.wrong(source_of(peer)))?;
-            let is_new = question.is_new(fleet.wall_now());
-            is_new.map_err(|error| Problem::of_admin(AdminProblem::Conflict, error))?;
-            return Ok(Sender { who, key, question: Some(question) });
+        match asking {
+            Some(NodeRequest::Signed(question, AcceptedToken { who, key, .. })) => {
+                let accepted = fleet.questions.accept(question, fleet.wall_now());
+                accepted.map_err(|error| Problem::of_admin(AdminProblem::Conflict, error))?;
+                return Ok(Sender { who, key, question: Some(question) });
+            }
+            Some(NodeRequest::Unknown) => return Err(self.logins.wrong(source_of(peer))),
+            Some(NodeRequest::OtherVersion) => {
+                let detail = "the node that asks signs its questions as another version does: run one version on all \
+                              nodes of a fleet";
+                return Err(Problem::of_admin(AdminProblem::Conflict, detail));
+            }
+            None => {}
         }
         let Some(token) = bearer(request.headers()) else {
             let detail = "send Authorization: Bearer TOKEN; the server printed its token when it started";

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use tokio::sync::OwnedSemaphorePermit;
 use tollgate::{Policy, Ticks};
 
 use super::answer::{Act, AdminAnswer};
@@ -29,6 +30,18 @@ struct KeptRequests {
     minutes: Vec<KeptMinute>,
 }
 
+/// A document that is being sent, and the permit to have it in memory.
+struct HeldDocument {
+    text: Bytes,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for HeldDocument {
+    fn as_ref(&self) -> &[u8] {
+        &self.text
+    }
+}
+
 /// The effect that a candidate policy would have had.
 #[derive(Serialize)]
 pub(super) struct PastView {
@@ -40,11 +53,21 @@ pub(super) struct PastView {
 }
 
 impl ControlPlane {
-    /// The kept requests of this node.
+    /// The kept requests of this node. A few answers at a time: each may be large.
     pub(super) async fn kept_requests(&self, act: &Act<'_>, last: Ticks) -> Result<AdminAnswer, Problem> {
+        let permit = Arc::clone(&self.admin.kept_requests).try_acquire_owned().map_err(|_| {
+            let detail = "other nodes are reading the requests of the last hour; try again in a few seconds";
+            Problem::of_admin(AdminProblem::Busy, detail)
+        })?;
         let (service, since, wall) = (Arc::clone(&self.service), act.now - last, act.wall);
         let answer = tokio::task::spawn_blocking(move || {
-            AdminAnswer::json(&KeptRequests { minutes: service.ring.since(since, wall) })
+            let kept = AdminAnswer::json(&KeptRequests { minutes: service.ring.since(since, wall) })?;
+            Ok(match kept {
+                AdminAnswer::Json(text) => {
+                    AdminAnswer::Json(Bytes::from_owner(HeldDocument { text, _permit: permit }))
+                }
+                lines @ AdminAnswer::Lines(_) => lines,
+            })
         });
         answer.await.unwrap_or_else(|_| Err(ended()))
     }
@@ -69,7 +92,7 @@ impl ControlPlane {
             body: Bytes::new(),
             key: key.clone(),
         };
-        let answers = self.asked(nodes, &question, ANSWER_LIMITS).await;
+        let answers = self.asked(nodes, &question, ANSWER_LIMITS).await?;
         let mut asked: Vec<AskedNode> = answers.iter().map(NodeAnswer::asked).collect();
         let mut minutes = Vec::new();
         for (answer, asked) in answers.into_iter().zip(&mut asked).filter(|(answer, _)| !answer.node.is_this)
@@ -103,4 +126,26 @@ impl ControlPlane {
 
 fn ended() -> Problem {
     Problem::of_admin(AdminProblem::Conflict, "the comparison ended because of a fault in Tollgate")
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    /// A document counts against the bound until the last of it has been sent, however slowly it is read.
+    #[test]
+    fn a_document_holds_its_permit_until_it_is_sent() {
+        let permits = Arc::new(Semaphore::new(1));
+        let permit = Arc::clone(&permits).try_acquire_owned().unwrap();
+        let mut left =
+            Bytes::from_owner(HeldDocument { text: Bytes::from_static(b"[1,2]"), _permit: permit });
+        let sent = left.split_to(4);
+        assert_eq!((&*sent, &*left, permits.available_permits()), (&b"[1,2"[..], &b"]"[..], 0));
+        drop(sent);
+        assert_eq!(permits.available_permits(), 0);
+        drop(left);
+        assert_eq!(permits.available_permits(), 1);
+    }
 }

@@ -3,15 +3,16 @@
 use std::net::IpAddr;
 
 use bytes::Bytes;
-use http_body_util::{Either, Full};
+use http_body_util::{BodyExt, Either, Full};
 use hyper::body::Incoming;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{HeaderMap, Request, Response};
 
 use super::answer::AdminAnswer;
+use super::guard::NodeRequest;
 use super::tail::EventBody;
 use crate::control::ControlPlane;
-use crate::fleet::{NODE_HEADER, PROOF_HEADER};
+use crate::fleet::{LineProofs, NODE_HEADER, NodeKey, NodeSignature, PROOF_HEADER};
 use crate::problem::AdminProblem;
 use crate::problem::{Kind, Problem, problem_details};
 use crate::shutdown::Stop;
@@ -35,25 +36,49 @@ pub(crate) async fn respond(
     request: Request<Incoming>,
     asker: AdminClient,
 ) -> Response<AdminBody> {
-    let sender = control.admin.admit(&request, asker.peer, &control.fleet);
-    let proof = sender.as_ref().ok().and_then(|sender| Some(sender.question.as_ref()?.proof(sender.key)));
-    let answered = match sender {
+    let asking = control.admin.node_request(&request, &control.fleet);
+    let answered = match control.admin.admit(&request, asking.as_ref(), asker.peer, &control.fleet) {
         Ok(sender) => control.operate(&sender, request, asker).await,
         Err(problem) => Err(problem),
     };
     let mut response = match answered {
-        Ok(AdminAnswer::Json(text)) => typed(Either::Left(Full::new(text.into())), "application/json"),
+        Ok(AdminAnswer::Json(text)) => typed(Either::Left(Full::new(text)), "application/json"),
         Ok(AdminAnswer::Lines(lines)) => typed(Either::Right(lines), "application/x-ndjson"),
         Err(problem) => refused(&problem).map(Either::Left),
     };
     guarded(response.headers_mut());
-    let id = control.fleet.id().map(str::to_owned);
-    for (name, value) in [(NODE_HEADER, id), (PROOF_HEADER, proof)] {
-        if let Some(value) = value.and_then(|value| HeaderValue::try_from(value).ok()) {
-            response.headers_mut().insert(name, value);
-        }
+    insert(response.headers_mut(), NODE_HEADER, control.fleet.id());
+    match asking {
+        Some(NodeRequest::Signed(question, token)) => proven(response, &question, &token.key).await,
+        _ => response,
     }
-    response
+}
+
+/// Proves an answer to the node that asked for it: its status and its body, or each of its lines.
+async fn proven(
+    response: Response<AdminBody>,
+    question: &NodeSignature,
+    key: &NodeKey,
+) -> Response<AdminBody> {
+    let (mut head, body) = response.into_parts();
+    let (proof, body) = match body {
+        Either::Left(document) => {
+            let bytes = document.collect().await.unwrap_or_default().to_bytes();
+            (question.proof(key, head.status.as_u16(), &bytes), Either::Left(Full::new(bytes)))
+        }
+        Either::Right(lines) => {
+            let proofs = LineProofs::new(key.clone(), question);
+            (question.proof_of_lines(key), Either::Right(lines.with_proofs(proofs)))
+        }
+    };
+    insert(&mut head.headers, PROOF_HEADER, Some(&proof));
+    Response::from_parts(head, body)
+}
+
+fn insert(headers: &mut HeaderMap, name: &'static str, value: Option<&str>) {
+    if let Some(value) = value.and_then(|value| HeaderValue::try_from(value).ok()) {
+        headers.insert(name, value);
+    }
 }
 
 fn typed(body: AdminBody, content_type: &'static str) -> Response<AdminBody> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use hyper::body::{Body, Frame, Incoming};
+use hyper::body::{Body, Frame};
 use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc};
@@ -18,7 +18,7 @@ use tollgate::{Clock, Timestamp};
 
 use super::traffic_view::EventView;
 use super::view::Instant;
-use crate::fleet::{FleetMember, NodeView, PeerRequest};
+use crate::fleet::{FleetMember, LineProofs, NodeView, PeerLines, PeerRequest};
 use crate::shutdown::{Stop, stopped};
 use crate::telemetry::Event;
 
@@ -34,6 +34,8 @@ const LONGEST: Duration = Duration::from_secs(3_600);
 /// A body of lines.
 pub(crate) struct EventBody {
     lines: mpsc::Receiver<Bytes>,
+    /// Where another node reads them.
+    proofs: Option<LineProofs>,
     /// While it exists, the connection counts an answer as in progress.
     _answering: Box<dyn Send + Sync>,
 }
@@ -41,7 +43,12 @@ pub(crate) struct EventBody {
 impl EventBody {
     /// A body of what the sender of `lines` sends.
     pub(super) fn new(lines: mpsc::Receiver<Bytes>, answering: Box<dyn Send + Sync>) -> Self {
-        Self { lines, _answering: answering }
+        Self { lines, proofs: None, _answering: answering }
+    }
+
+    /// The same lines, each with its proof.
+    pub(super) fn with_proofs(self, proofs: LineProofs) -> Self {
+        Self { proofs: Some(proofs), ..self }
     }
 }
 
@@ -53,7 +60,14 @@ impl Body for EventBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.lines.poll_recv(context).map(|line| line.map(|line| Ok(Frame::data(line))))
+        let this = &mut *self;
+        this.lines.poll_recv(context).map(|line| {
+            let line = line?;
+            Some(Ok(Frame::data(match &mut this.proofs {
+                Some(proofs) => proofs.proven(&line),
+                None => line,
+            })))
+        })
     }
 }
 
@@ -157,7 +171,7 @@ pub(super) fn merged(
     fleet: Arc<FleetMember>,
     question: PeerRequest,
 ) -> EventBody {
-    let EventBody { lines: mut own, _answering } = own;
+    let EventBody { lines: mut own, proofs, _answering } = own;
     let (sender, lines) = mpsc::channel(LINES_MAX);
     tokio::spawn(async move {
         // Dropped with this task, which ends the lines of the other nodes.
@@ -166,7 +180,7 @@ pub(super) fn merged(
             let (fleet, question, sender) = (Arc::clone(&fleet), question.clone(), sender.clone());
             peers.spawn(async move {
                 let problem = match fleet.open(&node, &question).await {
-                    Ok(body) => relay(body, &node.name, &sender).await,
+                    Ok(lines) => relay(lines, &node.name, &sender).await,
                     Err(problem) => problem,
                 };
                 // A reader that has gone misses nothing.
@@ -185,18 +199,22 @@ pub(super) fn merged(
             }
         }
     });
-    EventBody { lines, _answering }
+    EventBody { lines, proofs, _answering }
 }
 
-/// Forwards the lines of another node until they end. Returns why they ended.
-async fn relay(mut body: Incoming, name: &str, lines: &mpsc::Sender<Bytes>) -> String {
+/// Forwards the proven lines of another node until they end. Returns why they ended.
+async fn relay(peer: PeerLines, name: &str, lines: &mpsc::Sender<Bytes>) -> String {
+    let PeerLines { mut body, mut proofs } = peer;
     let mut rest: Vec<u8> = Vec::new();
     while let Some(frame) = body.frame().await {
         let Ok(frame) = frame else { break };
         rest.extend_from_slice(frame.data_ref().map(|bytes| &bytes[..]).unwrap_or_default());
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
             let bytes: Vec<u8> = rest.drain(..=end).collect();
-            if let Some(shown) = of_node(&bytes, name)
+            let Some(proven) = proofs.checked(&bytes) else {
+                return "it does not prove a line: lines were changed or lost on the way".to_owned();
+            };
+            if let Some(shown) = of_node(proven, name)
                 && lines.send(shown).await.is_err()
             {
                 return "the view has ended".to_owned();

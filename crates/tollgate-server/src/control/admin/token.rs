@@ -343,4 +343,24 @@ mod tests {
         assert!(!format!("{token:?}").contains("0123"));
         assert_ne!(GivenToken::random().unwrap().reveal(), GivenToken::random().unwrap().reveal());
     }
+
+    /// The story: the owner's token could be that of a viewer in the file, and then that viewer was the owner. It may be
+    /// no other holder's token, and the refusal does not echo it.
+    #[test]
+    fn the_owner_shares_no_token() {
+        let scratch = tollgate_testkit::Scratch::new();
+        let tokens = Some(scratch.write("tokens", &format!("viewer bob {TOKEN}\n")));
+        let settings = |token: &str| TokenSettings {
+            token: Some(token.parse().unwrap()),
+            token_file: None,
+            tokens: tokens.clone(),
+        };
+        let error = credentials(&settings(TOKEN)).err().unwrap();
+        assert!(error.contains("also that of \"bob\"") && !error.contains(TOKEN), "{error}");
+        let other = "fedcba9876543210";
+        let Credentials { tokens, .. } = credentials(&settings(other)).ok().unwrap();
+        let holder = |token: &str| tokens.known(token).map(|known| known.who.clone()).unwrap();
+        assert_eq!(holder(TOKEN), TokenHolder { name: "bob".into(), role: Role::Viewer });
+        assert_eq!(holder(other), TokenHolder { name: OWNER.into(), role: Role::Admin });
+    }
 }

@@ -52,6 +52,14 @@ fn paths_have_the_spelling_of_requests() {
     }
     assert!(applies("{path: /search}", "path", "//search"));
     assert!(applies("{path: '/search*'}", "path", "//search?q=%61"));
+    // The story: over RLS, where Envoy sends `:path` with its query, `/login?x` passed a limit on `/login`.
+    for path in ["/login?", "/login?x", "/login?x=/y", "//%6cogin?a?b"] {
+        for when in ["{path: /login}", "{path: '/log*n'}", "\"path == '/login'\"", "\"path.endsWith('n')\""] {
+            assert!(applies(when, "path", path), "{when}: {path}");
+        }
+        assert!(!applies("{path: {not: /login}}", "path", path), "{path}");
+    }
+    assert!(!applies("{path: /login}", "path", "/?/login"));
     assert!(!applies("{path: {not: /caf%C3%A9}}", "path", "/café"));
     // Where a policy says that its paths are no paths, they are compared as they stand.
     policy("{attributes: [{path: text}], limits: [{name: a, rate: 1/s, when: {path: /café}}]}");

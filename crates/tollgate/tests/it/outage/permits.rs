@@ -8,11 +8,13 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 
+use tollgate::algorithm::concurrency::Concurrency;
+use tollgate::policy::LimitBuilder;
 use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
-use tollgate::{Engine, MemoryStore, Secret, Timestamp};
+use tollgate::{CheckRequest, Engine, MemoryStore, Quota, Secret, Ticks, Timestamp};
 
 use super::{Dice, Fleet, source};
-use crate::fixture::{NOW, asking, now_or_never, permits, policy};
+use crate::fixture::{NOW, asking, bucket, limit, now_or_never, permits, policy};
 
 /// The story: a crowd met a new cluster at once. Ten permits were given without the store, whose connections were not made yet, and ten
 /// more by it, since the first ten were reported only a second later, and were then not recorded.
@@ -41,6 +43,41 @@ fn the_store_learns_of_places_before_it_gives_another() {
         let passed = (0..10).filter(|_| fleet.check(0, "k", 1, NOW).is_allowed()).count();
         assert_eq!(passed, 1, "lost: {lost}");
     }
+}
+
+/// The story: a new server whose deadlines were missed could hold more permits than the limit has. The server did not know yet that it was alone, so its
+/// share was a third, and only three of the ten permits of the store fitted into it. When the share became the whole
+/// limit, it had room for the others, which were in flight. A permit counts beyond the share, too.
+#[test]
+fn a_growing_share_has_no_room_for_permits_in_flight() {
+    let fleet = Fleet::counting(1, 0, || policy(vec![permits("in-flight", 10)]));
+    let mut held = Vec::new();
+    for _ in 0..9 {
+        held.push(fleet.check(0, "k", 1, NOW).take_permit().expect("the store gives nine"));
+    }
+    fleet.nodes.store(1, Ordering::SeqCst);
+    fleet.see(NOW);
+    fleet.shared.set(true);
+    assert!(fleet.check(0, "k", 1, NOW).is_allowed(), "the tenth is this node's");
+    assert!(!fleet.check(0, "k", 1, NOW).is_allowed(), "ten are in flight");
+    let _ = now_or_never(fleet.engines[0].reservations().release(&held.pop().unwrap(), NOW));
+    assert!(fleet.check(0, "k", 1, NOW).is_allowed(), "one has left");
+    assert!(!fleet.check(0, "k", 1, NOW).is_allowed());
+}
+
+/// A permit with more units than this node's share counts in full, too.
+#[test]
+fn a_permit_larger_than_the_share_fills_it() {
+    let quota = || Quota::Concurrency(Concurrency::new(10, Ticks::from_secs(60)).expect("valid"));
+    let fleet = Fleet::counting(1, 2, || policy(vec![limit("in-flight", quota())]));
+    let mut large = fleet.check(0, "k", 7, NOW);
+    assert!(large.is_allowed());
+    fleet.shared.set(true);
+    assert!(!fleet.check(0, "k", 1, NOW).is_allowed(), "seven of five are in flight");
+    let permit = large.take_permit().unwrap();
+    let _ = now_or_never(fleet.engines[0].reservations().release(&permit, NOW));
+    let passed = (0..8).filter(|_| fleet.check(0, "k", 1, NOW).is_allowed()).count();
+    assert_eq!(passed, 5, "this node's share");
 }
 
 /// A permit that is reported twice counts once.
@@ -123,7 +160,7 @@ impl Store for Crossing {
     }
 }
 
-/// One server on such a store, with four permits for each key.
+/// One server on such a store; by default with four permits for each key.
 struct Server {
     engine: Engine<Crossing>,
     wrong: Arc<Wrong>,
@@ -131,13 +168,14 @@ struct Server {
 
 impl Server {
     fn new() -> Self {
+        Self::of(vec![permits("in-flight", 4)])
+    }
+
+    fn of(limits: Vec<LimitBuilder>) -> Self {
         let store = Crossing::new();
         let wrong = Arc::clone(&store.wrong);
-        let engine = Engine::builder()
-            .policy(policy(vec![permits("in-flight", 4)]))
-            .store(store)
-            .secret(Secret::repeatable(7))
-            .build();
+        let engine =
+            Engine::builder().policy(policy(limits)).store(store).secret(Secret::repeatable(7)).build();
         assert!(now_or_never(engine.operator().peek(&asking("k", 1), NOW)).is_allowed());
         Self { engine, wrong }
     }
@@ -215,6 +253,53 @@ fn a_late_answer_is_judged_beside_places_that_the_store_has_learnt_of_since() {
     assert!(!late.is_allowed(), "four are in flight");
 }
 
+/// The story: five permits of `concurrency: 4` were held. The store left one unit when it gave a permit, and its answer
+/// was late. Meanwhile the store gave that unit to a later request, and this node gave one without the store. The late
+/// answer was compared with what the store had left, and not with what was given since.
+#[test]
+fn a_late_answer_is_judged_beside_later_answers() {
+    let server = Server::new();
+    let request = asking("k", 1);
+    assert_eq!(server.passed(2), 2, "by the store");
+    Server::set(&server.wrong.holds_answers, true);
+    let mut late = pin!(server.engine.check(&request, NOW));
+    assert!(poll(late.as_mut()).is_pending(), "the third, which leaves one");
+    Server::set(&server.wrong.holds_answers, false);
+    assert_eq!(server.passed(1), 1, "by the store, which leaves none");
+    assert_eq!(server.passed_alone(), 1, "this node knows of three");
+    let Poll::Ready(late) = poll(late.as_mut()) else { panic!("it was answered") };
+    assert!(!late.is_allowed(), "four are in flight");
+    assert_eq!(server.passed(3), 0, "and stay so");
+}
+
+/// The story: a late answer that denied a request gave back units of its other limits, which it had never taken.
+#[test]
+fn a_denied_request_gives_nothing_back() {
+    let once = bucket("once", 1).by(["other"]);
+    let server = Server::of(vec![permits("in-flight", 4), bucket("units", 10), once]);
+    let used = CheckRequest::new().with("other", "x").expect("valid");
+    assert!(now_or_never(server.engine.check(&used, NOW)).is_allowed());
+    let request = asking("k", 1).with("other", "x").expect("valid");
+    let mut held: Vec<_> = (0..3)
+        .map(|_| {
+            now_or_never(server.engine.check(&asking("k", 1), NOW)).take_permit().expect("the store gives it")
+        })
+        .collect();
+    Server::set(&server.wrong.holds_answers, true);
+    let mut late = pin!(server.engine.check(&request, NOW));
+    assert!(poll(late.as_mut()).is_pending(), "denied by `once`, while one permit is left");
+    Server::set(&server.wrong.holds_answers, false);
+    for permit in held.drain(..2) {
+        now_or_never(server.engine.reservations().release(&permit, NOW)).unwrap();
+    }
+    assert_eq!(server.passed_alone(), 3);
+    assert!(matches!(poll(late.as_mut()), Poll::Ready(decision) if !decision.is_allowed()));
+    now_or_never(server.engine.maintenance().reconcile(NOW)).unwrap();
+    let left = now_or_never(server.engine.operator().peek(&asking("k", 1), NOW));
+    let units = left.limits().find(|status| status.limit.name() == "units").unwrap();
+    assert_eq!(units.outcome.remaining, 4, "six of ten are used");
+}
+
 /// The story: with a deadline of a millisecond the report of a permit was often lost, and then dropped as units
 /// are, which must not be reported twice. A permit has an id: it stays on the list until the store has recorded it.
 #[test]
@@ -237,6 +322,7 @@ struct Lossy {
     memory: Arc<MemoryStore>,
     dice: Arc<Mutex<Dice>>,
     lost: Arc<AtomicUsize>,
+    nodes: u32,
 }
 
 impl Lossy {
@@ -288,18 +374,19 @@ impl Store for Lossy {
     }
 
     fn nodes(&self) -> u32 {
-        3
+        self.nodes
     }
 }
 
-/// Under any loss, delay and order of messages, one server never holds more permits than the limit has.
+/// Under any loss, delay and order of messages, one server never holds more permits than the limit has, whether its share
+/// is all of the limit or a part.
 #[test]
 fn one_server_never_holds_more_places_than_the_limit() {
     const LIMIT: usize = 5;
     let mut lost = 0;
-    for seed in 1..=40 {
+    for (seed, nodes) in (1..=80).zip([1, 3].into_iter().cycle()) {
         let memory = Arc::new(MemoryStore::new(1 << 20, NOW));
-        let store = Lossy { memory, dice: Arc::new(Mutex::new(Dice(seed))), lost: Arc::default() };
+        let store = Lossy { memory, dice: Arc::new(Mutex::new(Dice(seed))), lost: Arc::default(), nodes };
         let counted = Arc::clone(&store.lost);
         let engine = Engine::builder()
             .policy(policy(vec![permits("in-flight", 5)]))

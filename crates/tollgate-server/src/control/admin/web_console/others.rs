@@ -111,8 +111,11 @@ impl ControlPlane {
         key: NodeKey,
     ) -> impl Iterator<Item = (&'n NodeView, Result<Value, String>)> + use<'n> {
         let question = PeerRequest { method: "GET", path: path.to_owned(), body: Bytes::new(), key };
-        let answers = self.asked(nodes, &question, AnswerLimits::VIEW).await;
-        nodes.iter().zip(answers.into_iter().map(|answer| answer.answer))
+        let answers = match self.asked(nodes, &question, AnswerLimits::VIEW).await {
+            Ok(answers) => answers.into_iter().map(|answer| answer.answer).collect(),
+            Err(busy) => vec![Err(busy.detail); nodes.len()],
+        };
+        nodes.iter().zip(answers)
     }
 
     /// The explanations of the other nodes about a request.
@@ -124,8 +127,10 @@ impl ControlPlane {
         let (nodes, key) = (self.other_nodes(), key.clone());
         let path = "/admin/v1/explain".to_owned();
         let question = PeerRequest { method: "POST", path, body: body.into(), key };
-        let answers = self.asked(&nodes, &question, AnswerLimits::VIEW).await;
-        answers.into_iter().map(|answer| (answer.node.name, answer.answer)).collect()
+        match self.asked(&nodes, &question, AnswerLimits::VIEW).await {
+            Ok(answers) => answers.into_iter().map(|answer| (answer.node.name, answer.answer)).collect(),
+            Err(busy) => nodes.into_iter().map(|node| (node.name, Err(busy.detail.clone()))).collect(),
+        }
     }
 
     /// The history of all nodes that answer, of all decisions or of one limit.

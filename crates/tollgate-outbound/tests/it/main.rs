@@ -7,6 +7,7 @@ mod fixture;
 mod forecast;
 mod freeze;
 mod fuzz;
+mod hedging;
 mod layer;
 mod learning;
 mod permits;

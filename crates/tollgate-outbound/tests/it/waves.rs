@@ -11,7 +11,7 @@ use crate::fixture::{Client, call, header_map, run_tasks, settings};
 const WAVE: usize = 20;
 const ROUND_TRIP: Ticks = Ticks::from_millis(20);
 
-/// What became of a wave: how long its calls took together, and how many of their attempts the server refused.
+/// The time that the calls of a wave took together, and how many of their attempts the server refused.
 #[derive(Clone, Copy, Debug)]
 struct Wave {
     took: Ticks,

@@ -5,13 +5,14 @@ use std::sync::atomic::Ordering;
 
 use http::StatusCode;
 use tollgate::store::Store;
-use tollgate::{LimitStatus, MemoryStore, Reservation, Ticks};
+use tollgate::{LimitStatus, MemoryStore, Permit, Reservation, Ticks};
 
 use crate::background;
 use crate::bucket::Freeze;
 use crate::call::{Call, Usage};
 use crate::dialect::{self, ResponseView};
 use crate::queues::{BucketKey, CallIdentity};
+use crate::renewal::Renewal;
 use crate::report::admits_now;
 use crate::settings::Learning;
 use crate::signal::Signals;
@@ -41,6 +42,30 @@ pub(crate) struct OwnCounter {
     pub(crate) is_concurrency: bool,
 }
 
+/// The units that a call has reserved. Its permit of a concurrency limit is renewed as long as they are held.
+#[derive(Debug)]
+pub(crate) struct HeldUnits {
+    reservation: Reservation,
+    permit: Option<(Permit, Option<Renewal>)>,
+}
+
+impl HeldUnits {
+    pub(crate) fn new<S: Store + Send + Sync + 'static>(
+        shared: &Arc<Shared<S>>,
+        mut reservation: Reservation,
+    ) -> Self {
+        let permit = reservation.take_permit().map(|permit| {
+            let renewal = Renewal::start(shared, &permit);
+            (permit, renewal)
+        });
+        Self { reservation, permit }
+    }
+
+    pub(crate) const fn reservation(&mut self) -> &mut Reservation {
+        &mut self.reservation
+    }
+}
+
 /// A call that may leave now.
 ///
 /// [`Guard::settle`] takes its response. A program that reads the body later calls [`Guard::observe`] when the headers
@@ -54,7 +79,7 @@ pub struct Guard<S: Store + Send + Sync + 'static = MemoryStore> {
     server: Vec<BucketKey>,
     own: Vec<OwnCounter>,
     number: u64,
-    reservation: Option<Reservation>,
+    units: Option<HeldUnits>,
     is_observed: bool,
 }
 
@@ -68,11 +93,11 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
         number: u64,
     ) -> Self {
         let shared = Arc::clone(shared);
-        Self { shared, call, identity, server, own, number, reservation: None, is_observed: false }
+        Self { shared, call, identity, server, own, number, units: None, is_observed: false }
     }
 
-    pub(crate) fn holding(mut self, reservation: Option<Reservation>) -> Self {
-        self.reservation = reservation;
+    pub(crate) fn holding(mut self, units: Option<HeldUnits>) -> Self {
+        self.units = units;
         self
     }
 
@@ -182,13 +207,13 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
             let now = self.shared.engine.now();
             self.shared.queues().abandon(self.number, now);
         }
-        if let Some(reservation) = self.reservation.take() {
+        if let Some(units) = self.units.take() {
             let how = match usage {
                 Some(usage) if usage.is_cost_alone() => End::Finished(usage.cost()),
                 Some(usage) => End::Used(self.call.as_used(&usage)),
                 None => End::Finished(None),
             };
-            end(Arc::clone(&self.shared), reservation, how).await;
+            end(Arc::clone(&self.shared), units, how).await;
         }
         self.wake_own();
     }
@@ -196,7 +221,7 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
     /// The call has no response.
     pub async fn fail(mut self, failure: Failure) {
         let now = self.shared.engine.now();
-        let reservation = self.reservation.take();
+        let units = self.units.take();
         if !self.is_observed {
             self.is_observed = true;
             self.shared.totals.failed.fetch_add(1, Ordering::Relaxed);
@@ -206,9 +231,9 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
                 self.shared.outbox.publish(&key, &self.identity.host, freeze);
             }
         }
-        if let Some(reservation) = reservation {
+        if let Some(units) = units {
             let how = if failure == Failure::Unanswered { End::Finished(None) } else { End::NotSent };
-            end(Arc::clone(&self.shared), reservation, how).await;
+            end(Arc::clone(&self.shared), units, how).await;
         }
         self.wake_own();
     }
@@ -220,14 +245,19 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
             self.is_observed = true;
             self.shared.queues().unsend(self.number, now);
         }
-        if let Some(reservation) = self.reservation.take() {
-            end(Arc::clone(&self.shared), reservation, End::NotSent).await;
+        if let Some(units) = self.units.take() {
+            end(Arc::clone(&self.shared), units, End::NotSent).await;
         }
         self.wake_own();
     }
 
-    pub(crate) fn host(&self) -> &str {
+    pub(crate) const fn host(&self) -> &Arc<str> {
         &self.identity.host
+    }
+
+    /// The call as it left: with estimates that its limits admit.
+    pub(crate) const fn call(&self) -> &Call {
+        &self.call
     }
 
     /// The freeze of the call's buckets that ends last.
@@ -249,20 +279,20 @@ impl<S: Store + Send + Sync + 'static> Drop for Guard<S> {
             let now = self.shared.engine.now();
             self.shared.queues().abandon(self.number, now);
         }
-        if let Some(reservation) = self.reservation.take() {
+        if let Some(units) = self.units.take() {
             let keys: Vec<BucketKey> =
                 self.own.iter().filter(|own| own.is_concurrency).map(|own| own.key.clone()).collect();
             let shared = Arc::clone(&self.shared);
             background::run(async move {
-                end(Arc::clone(&shared), reservation, End::Finished(None)).await;
+                end(Arc::clone(&shared), units, End::Finished(None)).await;
                 shared.queues().wake(&keys);
             });
         }
     }
 }
 
-/// How a reservation ends.
-enum End {
+/// How the units of a call end.
+pub(crate) enum End {
     /// The server counted the call, at this cost if it is known.
     Finished(Option<u64>),
     /// The server counted the call as this one.
@@ -270,26 +300,27 @@ enum End {
     NotSent,
 }
 
-async fn end<S: Store + Send + Sync + 'static>(
+/// Settles the units of a call, and releases its permit. A store that does not answer keeps the units charged, and the
+/// permit expires.
+pub(crate) async fn end<S: Store + Send + Sync + 'static>(
     shared: Arc<Shared<S>>,
-    mut reservation: Reservation,
+    mut units: HeldUnits,
     how: End,
 ) {
     let now = shared.engine.now();
     let reservations = shared.engine.reservations();
-    // A store that does not answer keeps the units charged, and the permit expires.
+    let reservation = &mut units.reservation;
     match how {
-        End::NotSent => drop(reservations.cancel(&mut reservation, now).await),
-        End::Finished(Some(cost)) => drop(reservations.commit(&mut reservation, cost, now).await),
+        End::NotSent => drop(reservations.cancel(reservation, now).await),
+        End::Finished(Some(cost)) => drop(reservations.commit(reservation, cost, now).await),
         End::Used(call) => {
             if let Ok(actual) = call.request() {
                 let _ = reservation.commit_as(&shared.engine, &actual, now).await;
             }
         }
-        End::Finished(None) => {
-            if let Some(permit) = reservation.take_permit() {
-                let _ = reservations.release(&permit, now).await;
-            }
-        }
+        End::Finished(None) => {}
+    }
+    if let Some((permit, _)) = &units.permit {
+        let _ = reservations.release(permit, now).await;
     }
 }

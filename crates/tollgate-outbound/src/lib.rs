@@ -36,7 +36,7 @@
 //! Each module uses only those above it: what a response says (`signal`, `dialect`), what a call asks for (`call`,
 //! `refusal`, `retry`, `settings`), one bucket of a server (`costs`, `learned`, `pace`, `bucket`), the queues before all
 //! buckets (`queue`, `queues`), what is shared and reported (`shared_freezes`, `report`, `metrics`, `state`), the path of
-//! a call (`guard`, `waiting`, `outbound`), and the ways in (`preset`, `layer`, `fleet`). To follow a call, start at
+//! a call (`renewal`, `guard`, `waiting`, `outbound`), and the ways in (`preset`, `layer`, `fleet`). To follow a call, start at
 //! `waiting`.
 //!
 //! | feature | adds |
@@ -62,6 +62,7 @@ mod shared_freezes;
 mod report;
 pub mod metrics;
 mod state;
+mod renewal;
 mod guard;
 mod waiting;
 mod outbound;

@@ -45,13 +45,17 @@ const FAILED: Metric = counter(
     "Attempts without a response, or with one that reports a fault.",
 );
 const RETRIES: Metric = counter("tollgate_outbound_retries_total", "Attempts after the first of a call.");
+const HEDGES: Metric = counter(
+    "tollgate_outbound_hedges_total",
+    "Copies of calls that were sent beside an attempt without a response.",
+);
 const WAITING: Metric = gauge("tollgate_outbound_waiting", "Calls that wait now, by bucket.");
 const IN_FLIGHT: Metric = gauge("tollgate_outbound_in_flight", "Calls in flight, by server.");
 const FROZEN: Metric = gauge("tollgate_outbound_frozen", "Buckets that are frozen now, by server.");
 
 /// All metrics, in the order of [`text`].
-pub const METRICS: [Metric; 10] =
-    [CALLS, WAITED, WAIT, REFUSED, THROTTLED, FAILED, RETRIES, WAITING, IN_FLIGHT, FROZEN];
+pub const METRICS: [Metric; 11] =
+    [CALLS, WAITED, WAIT, REFUSED, THROTTLED, FAILED, RETRIES, HEDGES, WAITING, IN_FLIGHT, FROZEN];
 
 /// A report in Prometheus's text format.
 #[must_use]
@@ -68,6 +72,7 @@ pub fn text(report: &Report) -> String {
         (THROTTLED, totals.throttled.to_string()),
         (FAILED, totals.failed.to_string()),
         (RETRIES, totals.retries.to_string()),
+        (HEDGES, totals.hedges.to_string()),
     ] {
         begin(&mut text, &metric);
         // Writing to a string cannot fail.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tollgate::store::Store;
-use tollgate::{Clock, CredentialDigest, Engine, MemoryStore, Policy, PolicyError, Ticks};
+use tollgate::{Clock, CredentialDigest, Engine, LimitStatus, MemoryStore, Policy, PolicyError, Ticks};
 
 use crate::bucket::Behaviour;
 use crate::call::Call;
@@ -13,7 +13,7 @@ use crate::guard::Guard;
 use crate::queues::{BucketKey, CallIdentity, QueueSettings, Queues};
 use crate::random::Random;
 use crate::refusal::{Basis, Refusal};
-use crate::report::{Forecast, Report, Totals};
+use crate::report::{Forecast, Report, Totals, admits_now};
 use crate::settings::Settings;
 use crate::state::Shared;
 use crate::waiting::{Arrival, Waiting, costs_of, refusal_for_ever};
@@ -125,6 +125,29 @@ impl<S: Store + Send + Sync + 'static> Outbound<S> {
         let counter = if result.is_ok() { &totals.calls } else { &totals.refused };
         counter.fetch_add(1, Ordering::Relaxed);
         result
+    }
+
+    /// Acquires a copy of a call that is under way. It does not wait: it leaves only if every limit admits it at once,
+    /// and no call waits for what it would take.
+    pub(crate) async fn acquire_hedge(&self, call: &Call) -> Option<Guard<S>> {
+        let request = call.request().ok()?;
+        let now = self.shared.engine.now();
+        // A slot that is given back may be lost on a shared store, so none is taken that would have to be.
+        let decision = self.shared.engine.operator().peek(&request, now).await;
+        let costs = costs_of(call, self.shared.engine.ledger().prepare(&request, now).as_ref());
+        let mut counters = decision.limits().filter(|status| status.source.has_numbers());
+        let admits = |status: LimitStatus<'_>| {
+            admits_now(status.quota, &status.outcome) >= costs.in_limit(status.limit.name())
+        };
+        if !decision.is_allowed() || !counters.all(admits) {
+            return None;
+        }
+        let ticket = self.shared.queues().next_ticket();
+        let guard = self.wait(call, Arrival::behind_all(ticket, self.shared.engine.now())).await.ok()?;
+        let totals = &self.shared.totals;
+        totals.calls.fetch_add(1, Ordering::Relaxed);
+        totals.hedges.fetch_add(1, Ordering::Relaxed);
+        Some(guard)
     }
 
     async fn wait(&self, call: &Call, arrival: Arrival) -> Result<Guard<S>, Refusal> {

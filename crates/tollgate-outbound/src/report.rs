@@ -33,6 +33,8 @@ pub struct Totals {
     pub failed: u64,
     /// Attempts after the first.
     pub retries: u64,
+    /// Copies that were sent beside an attempt that had no response yet.
+    pub hedges: u64,
 }
 
 impl Totals {
@@ -46,6 +48,7 @@ impl Totals {
             throttled: read(&totals.throttled),
             failed: read(&totals.failed),
             retries: read(&totals.retries),
+            hedges: read(&totals.hedges),
         }
     }
 }
@@ -60,6 +63,7 @@ pub(crate) struct AtomicTotals {
     pub(crate) throttled: AtomicU64,
     pub(crate) failed: AtomicU64,
     pub(crate) retries: AtomicU64,
+    pub(crate) hedges: AtomicU64,
 }
 
 /// When the last of several calls could leave.

@@ -30,6 +30,10 @@ pub struct RetrySettings {
     pub budget_percent: u64,
     /// Retries that the budget of a server allows at once; 10 by default.
     pub budget_reserve: u64,
+    /// After this time without a response the layer sends a second copy of a call that may be executed twice ("hedging"),
+    /// and takes the first good response of the two; `None` by default, which never does. The copy leaves only if the
+    /// limits admit it at once, is paid from the budget, and counts as an attempt.
+    pub hedge_after: Option<Duration>,
 }
 
 impl Default for RetrySettings {
@@ -40,6 +44,7 @@ impl Default for RetrySettings {
             pause_max: Duration::from_secs(20),
             budget_percent: 10,
             budget_reserve: 10,
+            hedge_after: None,
         }
     }
 }
@@ -145,6 +150,13 @@ impl RetryBudgets {
         let rest = left.checked_sub(RETRY_UNITS);
         *left = rest.unwrap_or(*left);
         rest.is_some()
+    }
+
+    /// A retry that was paid for is not sent after all.
+    pub(crate) fn refund(&mut self, host: &str) {
+        if let Some(left) = self.left.get_mut(host) {
+            *left = left.saturating_add(RETRY_UNITS).min(self.full);
+        }
     }
 }
 

@@ -9,12 +9,12 @@ use std::task::Poll;
 
 use tollgate::engine::Prepared;
 use tollgate::store::Store;
-use tollgate::{CheckRequest, Decision, LimitStatus, Quota, Reservation, Source, Ticks, Timestamp, Verdict};
+use tollgate::{CheckRequest, Decision, LimitStatus, Quota, Source, Ticks, Timestamp, Verdict};
 
 use crate::background;
 use crate::call::Call;
 use crate::costs::Costs;
-use crate::guard::{Guard, OwnCounter};
+use crate::guard::{End, Guard, HeldUnits, OwnCounter, end};
 use crate::queue::{HeldBack, LimitShape, Rank};
 use crate::queues::{BucketKey, CallIdentity, Step, Wait};
 use crate::refusal::Refusal;
@@ -41,6 +41,11 @@ impl Arrival {
         let max_wait = call.wait_max().unwrap_or(Ticks::ceil_from(settings.max_wait));
         let max_wait = call.deadline_at().map_or(max_wait, |deadline| max_wait.min(deadline.since(now)));
         Self { rank: Rank { at: now + call.urgency().handicap(), ticket }, at: now, max_wait }
+    }
+
+    /// The arrival of a call that leaves at once or not at all, and after every call that waits.
+    pub(crate) const fn behind_all(ticket: u64, now: Timestamp) -> Self {
+        Self { rank: Rank { at: Timestamp::MAX, ticket }, at: now, max_wait: Ticks::ZERO }
     }
 
     /// The last instant at which the call may leave.
@@ -128,20 +133,20 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
             self.denied(&decision, costs, now).await?;
             return Ok(None);
         };
-        let mut reserved = Reserved { shared, reservation: Some(reservation) };
+        let mut reserved = Reserved { shared, units: Some(HeldUnits::new(shared, reservation)) };
         if let Verdict::Wait(wait) = decision.verdict() {
             let slot = Slot { counter: slowest_of(&decision), at: now + wait };
             // Neither other processes nor other keys have reserved behind it.
             let is_exact = slot.counter.as_ref().is_some_and(|status| status.source == Source::Exact);
             if is_exact && shared.engine.store().never_waits() {
-                reserved.give_back(now).await;
+                reserved.give_back().await;
                 self.wait_for_slot(&slot, HeldBack::Unpaid, costs, now).await?;
                 return Ok(None);
             }
             self.wait_in_slot(&slot).await?;
         }
         let guard = self.send(&decision, costs, shared.engine.now());
-        Ok(guard.map(|guard| guard.holding(reserved.reservation.take())))
+        Ok(guard.map(|guard| guard.holding(reserved.units.take())))
     }
 
     /// Waits for a slot of a leaky bucket in the queue of this process. Until then another call may take the slot.
@@ -277,29 +282,25 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
 /// units charged, which errs on the safe side.
 struct Reserved<'o, S: Store + Send + Sync + 'static> {
     shared: &'o Arc<Shared<S>>,
-    reservation: Option<Reservation>,
+    units: Option<HeldUnits>,
 }
 
 impl<S: Store + Send + Sync + 'static> Reserved<'_, S> {
     /// Gives it back at once, on a store of this process.
-    async fn give_back(&mut self, now: Timestamp) {
-        let Some(mut reservation) = self.reservation.take() else { return };
+    async fn give_back(&mut self) {
+        let Some(mut units) = self.units.take() else { return };
         let engine = &self.shared.engine;
         // From its queue a slot can be given back although other calls have reserved the slots behind it.
-        let queued = engine.reservations().enqueue(&mut reservation, engine.maintenance().clock());
-        let _ = engine.reservations().cancel(&mut reservation, now).await;
+        let queued = engine.reservations().enqueue(units.reservation(), engine.maintenance().clock());
+        end(Arc::clone(self.shared), units, End::NotSent).await;
         drop(queued);
     }
 }
 
 impl<S: Store + Send + Sync + 'static> Drop for Reserved<'_, S> {
     fn drop(&mut self) {
-        if let Some(mut reservation) = self.reservation.take() {
-            let shared = Arc::clone(self.shared);
-            background::run(async move {
-                let now = shared.engine.now();
-                let _ = shared.engine.reservations().cancel(&mut reservation, now).await;
-            });
+        if let Some(units) = self.units.take() {
+            background::run(end(Arc::clone(self.shared), units, End::NotSent));
         }
     }
 }

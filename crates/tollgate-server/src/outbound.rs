@@ -1,11 +1,12 @@
 //! The outbound proxy: programs in other languages send their calls to other people's APIs through it, and it keeps the
 //! calls within the limits of those APIs. `answer` writes its own answers, `estimate` and `usage` count the tokens of calls
-//! to models, `document` is its section of the config, `response_urls` rewrites the URLs in answers of APIs, `provider` is
+//! to models, `graphql` tells mutations from queries, `document` is its section of the config, `response_urls` rewrites the URLs in answers of APIs, `provider` is
 //! one API and its calls, `proxy` finds the provider of a request, and `connection` serves clients.
 
 mod answer;
 mod estimate;
 mod usage;
+mod graphql;
 mod document;
 mod response_urls;
 mod provider;

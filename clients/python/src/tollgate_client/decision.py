@@ -1,21 +1,22 @@
-"""The server's answers as typed objects, and what can go wrong. Nothing here does input or output."""
+"""The server's answers as typed objects, and what can go wrong. It does no input or output."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
+_T = TypeVar("_T")
+_Answer = TypeVar("_Answer", "Limit", "Settled", "Decision", "Problem")
+
+# What is known about a request: text and whole numbers by name.
 Attributes = Mapping[str, str | int]
-"""What is known about a request: text and whole numbers by name."""
-
+# The server never says `unavailable`: it made no decision, and the client's option decided.
 Verdict = Literal["allow", "wait", "deny", "never", "unavailable"]
-"""The server never says `unavailable`: it made no decision, and the client's option decided."""
-
+# What happens where the server makes no decision.
 OnUnavailable = Literal["raise", "allow", "deny"]
-"""What happens where the server makes no decision."""
-
-_Answer = TypeVar("_Answer", "Limit", "Settled", "Decision")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,24 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What a commit or a report changed."""
+    """What a commit changed."""
 
     refunded: int
     charged: int
     unpaid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Problem details (RFC 9457) of the server."""
+
+    status: int
+    type: str
+    title: str
+    detail: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.title}: {self.detail}" if self.detail else f"{self.title}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,52 +92,28 @@ class Decision:
     @property
     def status(self) -> int:
         """The HTTP status to answer the caller with."""
-        if self.allowed:
-            return 200
-        if self.verdict == "never":
-            return 400
-        if self.verdict == "unavailable" or self.reason == "limiter-unavailable":
-            return 503
-        return 403 if self.reason == "denied-by-policy" else 429
+        return 200 if self.allowed else _refusal(self)[0]
 
     def problem(self) -> dict[str, Any]:
-        """The body (RFC 9457) to answer a refused caller with. It names no limit: `headers` name those of the caller,
-        and the others are not shown to callers."""
-        type_, title = _PROBLEMS[self.status]
-        return {"type": type_, "title": title, "status": self.status, "retryable": self.status in (429, 503)}
+        """The body (RFC 9457) to answer a refused caller with. It names no limit: `headers` name
+        those of the caller, and the others are not shown to callers."""
+        status, type_, title = _refusal(self)
+        return {"type": type_, "title": title, "status": status, "retryable": status in (429, 503)}
 
 
-_IANA = "https://iana.org/assignments/http-problem-types#"
-_PROBLEMS = {
-    400: ("urn:tollgate:problem:cost-exceeds-capacity", "Request costs more than can ever be admitted at once"),
-    403: ("urn:tollgate:problem:denied-by-policy", "Request is denied by policy"),
-    429: (_IANA + "quota-exceeded", "Request cannot be satisfied as assigned quota has been exceeded"),
-    503: (
-        _IANA + "temporary-reduced-capacity",
-        "Request cannot be satisfied due to temporary server capacity constraints",
-    ),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Problem details (RFC 9457) of the server."""
-
-    status: int
-    type: str
-    title: str
-    detail: str | None
-
-    @classmethod
-    def of(cls, status: int, body: Any) -> Problem:
-        """Reads a body that may be anything."""
-        members = body if isinstance(body, dict) else {}
-        title = str(members.get("title", f"the server answered {status}"))
-        detail = members.get("detail")
-        return cls(status, str(members.get("type", "about:blank")), title, None if detail is None else str(detail))
-
-    def __str__(self) -> str:
-        return self.title if self.detail is None else f"{self.title}: {self.detail}"
+def _refusal(decision: Decision) -> tuple[int, str, str]:
+    """The status, type and title of a refusal."""
+    iana, own = "https://iana.org/assignments/http-problem-types#", "urn:tollgate:problem:"
+    if decision.verdict == "never":
+        title = "Request costs more than can ever be admitted at once"
+        return 400, own + "cost-exceeds-capacity", title
+    if not decision.made_by_server or decision.reason == "limiter-unavailable":
+        title = "Request cannot be satisfied due to temporary server capacity constraints"
+        return 503, iana + "temporary-reduced-capacity", title
+    if decision.reason == "denied-by-policy":
+        return 403, own + "denied-by-policy", "Request is denied by policy"
+    title = "Request cannot be satisfied as assigned quota has been exceeded"
+    return 429, iana + "quota-exceeded", title
 
 
 class TollgateError(Exception):
@@ -131,7 +121,7 @@ class TollgateError(Exception):
 
 
 class ProblemError(TollgateError):
-    """The server refused the question itself: a field, a token or an id is wrong. No option hides it."""
+    """The server refused the question: a field, a token or an id is wrong. No option hides it."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
@@ -139,7 +129,7 @@ class ProblemError(TollgateError):
 
 
 class Unavailable(TollgateError):
-    """The server cannot be reached, is too slow, or fails. `problem` is what it said, if anything."""
+    """The server cannot be reached, is too slow, or fails. `problem` is its answer, if any."""
 
     def __init__(self, message: str, problem: Problem | None = None) -> None:
         super().__init__(message)
@@ -154,8 +144,8 @@ class Denied(TollgateError):
         self.decision = decision
 
 
-def _known(type_: type[_Answer], answer: Any) -> _Answer:
-    """Reads an answer. A field that a newer server adds is passed over; a missing one is a TypeError."""
+def known(type_: type[_Answer], answer: Any) -> _Answer:
+    """Reads an object. A field that a newer server adds is passed over; a missing one raises."""
     names = {one.name for one in fields(type_)}
     return type_(**{name: value for name, value in dict(answer).items() if name in names})
 
@@ -163,9 +153,22 @@ def _known(type_: type[_Answer], answer: Any) -> _Answer:
 def read_decision(answer: Any) -> Decision:
     if not isinstance(answer["allowed"], bool):
         raise TypeError("allowed is neither true nor false")
-    limits = tuple(_known(Limit, limit) for limit in answer["limits"])
-    return _known(Decision, answer | {"limits": limits})
+    limits = tuple(known(Limit, limit) for limit in answer["limits"])
+    return known(Decision, answer | {"limits": limits})
 
 
-def read_settled(answer: Any) -> Settled:
-    return _known(Settled, answer)
+def read_answer(status: int, content: bytes, read: Callable[[Any], _T]) -> _T:
+    """Reads an answer. Raises `ProblemError` or `Unavailable` where it is none to the question."""
+    if status in (200, 204):
+        try:
+            return read(json.loads(content) if content else None)
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
+            raise Unavailable(f"the answer is not one of Tollgate: {error!r}") from error
+    said: dict[str, Any] = {"type": "about:blank", "title": f"the server answered {status}"}
+    with suppress(ValueError, TypeError, RecursionError):
+        said |= json.loads(content)
+    problem = known(Problem, said | {"status": status})
+    # 408 and 429 are a proxy's, or a server's that gave up: it did not judge the question.
+    if status >= 500 or status in (408, 429):
+        raise Unavailable(str(problem), problem)
+    raise ProblemError(problem)

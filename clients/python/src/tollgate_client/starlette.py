@@ -10,16 +10,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .client import AsyncTollgate
-from .decision import Attributes
+from . import AsyncTollgate, Attributes
 
 
 class TollgateMiddleware:
-    """Asks about each HTTP request with what `attributes` knows of it; None lets it pass unasked. A refused request is
-    answered with the decision's status and headers. The headers are added to the responses of the others."""
+    """Asks about each HTTP request with what `attributes` knows of it; None lets it pass unasked.
+    A refused request is answered with the decision's status and headers. The headers are added to
+    the responses of the others."""
 
     def __init__(
-        self, app: ASGIApp, *, client: AsyncTollgate, attributes: Callable[[Request], Attributes | None]
+        self, app: ASGIApp, *, client: AsyncTollgate,
+        attributes: Callable[[Request], Attributes | None],
     ) -> None:
         self._app, self._client, self._attributes = app, client, attributes
 
@@ -29,7 +30,8 @@ class TollgateMiddleware:
             return await self._app(scope, receive, send)
         decision, status = await self._client.check(attributes), None
         if not decision.allowed:
-            refusal = JSONResponse(decision.problem(), decision.status, dict(decision.headers), _PROBLEM)
+            kind, body = "application/problem+json", decision.problem()
+            refusal = JSONResponse(body, decision.status, dict(decision.headers), kind)
             return await refusal(scope, receive, send)
 
         async def send_with_headers(message: Message) -> None:
@@ -44,6 +46,3 @@ class TollgateMiddleware:
             await self._app(scope, receive, send_with_headers)
         finally:
             await self._client.finish(decision, status=status, failed=status is None)
-
-
-_PROBLEM = "application/problem+json"

@@ -1,9 +1,7 @@
 //! All attempts of one call: wait, send, read the response, settle, and perhaps again.
 
-use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -16,6 +14,7 @@ use super::body::{CallHold, OutboundBody, UsageReader};
 use super::copy::CopyBody;
 use super::describe;
 use super::error::{BoxError, CallError, failure_of};
+use super::race::{First, first_of, until};
 use crate::call::Call;
 use crate::dialect::ResponseView;
 use crate::guard::{Failure, Guard};
@@ -43,10 +42,7 @@ pub(crate) struct LayerState<S> {
 /// Sends one attempt of a call.
 pub(crate) trait Attempt<B> {
     type Body: Body<Data = Bytes> + Send;
-    fn send(
-        &mut self,
-        request: Request<B>,
-    ) -> impl Future<Output = Result<Response<Self::Body>, BoxError>> + Send;
+    fn send(&self, request: Request<B>) -> impl Future<Output = Sent<Self::Body>> + Send;
 }
 
 /// A call on its way.
@@ -63,7 +59,7 @@ struct Exchange<'s, S> {
 pub(crate) async fn exchange<S, B, A, C>(
     state: &LayerState<S>,
     copy: &C,
-    mut attempt: A,
+    attempt: A,
     request: Request<B>,
 ) -> Result<Response<OutboundBody<A::Body>>, CallError>
 where
@@ -93,18 +89,16 @@ where
         drop(last.take());
         let deadline = exchange.call.deadline_at();
         describe::propagate_deadline(&mut parts.headers, deadline, outbound.engine().now());
-        let is_last = exchange.attempts >= outbound.settings().retry.attempts_max;
+        let is_last = exchange.is_last_attempt();
         let next = if is_last { None } else { copy.copy(&body).map(|body| (parts.clone(), body)) };
         let sent = attempt.send(Request::from_parts(parts, body));
-        let result = until(outbound, deadline, sent).await;
-        let (retry, result) = match result {
-            Some(Ok(response)) => exchange.answered(guard, response).await,
-            Some(Err(error)) => exchange.failed(guard, error).await,
-            None => {
-                // The time was up for the caller. It says nothing about the server.
-                guard.finish(None).await;
-                return Err(CallError::DeadlineExceeded);
-            }
+        // It is sent if it is polled.
+        let hedge = next.as_ref().filter(|_| exchange.hedge_after().is_some());
+        let hedge = hedge.and_then(|(parts, body)| Some((parts.clone(), copy.copy(body)?)));
+        let hedge = hedge.map(|(parts, body)| attempt.send(Request::from_parts(parts, body)));
+        let Some((retry, result)) = exchange.response_to(guard, sent, hedge).await else {
+            // The time was up for the caller. It says nothing about the server.
+            return Err(CallError::DeadlineExceeded);
         };
         match next {
             Some(next) if exchange.may_retry(retry, &result) => {
@@ -124,6 +118,9 @@ struct AttemptResponse<R: Body<Data = Bytes>> {
     open_at: Option<Timestamp>,
 }
 
+/// What came back of an attempt.
+type Sent<R> = Result<Response<R>, BoxError>;
+
 type AttemptResult<R> = Result<AttemptResponse<R>, CallError>;
 
 impl<S: Store + Send + Sync + 'static> Exchange<'_, S> {
@@ -137,6 +134,98 @@ impl<S: Store + Send + Sync + 'static> Exchange<'_, S> {
             _ => _ = shared.totals.retries.fetch_add(1, Ordering::Relaxed),
         }
         Ok(guard)
+    }
+
+    fn is_last_attempt(&self) -> bool {
+        self.attempts >= self.state.outbound.settings().retry.attempts_max
+    }
+
+    /// Awaits the response to an attempt, and that to a copy if one is sent beside it. The first good one wins; the other
+    /// is dropped, which cancels it and frees its permit. Returns `None` at the deadline of the call.
+    async fn response_to<R: Body<Data = Bytes> + Send>(
+        &mut self,
+        guard: Guard<S>,
+        sent: impl Future<Output = Sent<R>> + Send,
+        copy: Option<impl Future<Output = Sent<R>> + Send>,
+    ) -> Option<(Retry, AttemptResult<R>)> {
+        let (outbound, deadline) = (&self.state.outbound, self.call.deadline_at());
+        let mut sent = pin!(sent);
+        let Some(copy) = copy else {
+            let result = until(outbound, deadline, sent).await?;
+            return Some(self.ended(guard, result).await);
+        };
+        let first = {
+            let hedge = pin!(self.hedge(&guard));
+            until(outbound, deadline, first_of(sent.as_mut(), hedge)).await?
+        };
+        let hedge = match first {
+            First::Left(result) => return Some(self.ended(guard, result).await),
+            First::Right(Some(hedge)) => hedge,
+            First::Right(None) => {
+                let result = until(outbound, deadline, sent).await?;
+                return Some(self.ended(guard, result).await);
+            }
+        };
+        self.attempts += 1;
+        let mut copy = pin!(copy);
+        match until(outbound, deadline, first_of(sent.as_mut(), copy.as_mut())).await? {
+            First::Left(result) => {
+                let first = self.ended(guard, result).await;
+                Some(self.unless_good(first, hedge, copy).await)
+            }
+            First::Right(result) => {
+                let first = self.ended(hedge, result).await;
+                Some(self.unless_good(first, guard, sent).await)
+            }
+        }
+    }
+
+    /// The time after which a copy of the call may be sent beside its attempt.
+    fn hedge_after(&self) -> Option<Ticks> {
+        let is_allowed = self.repeatable == Repeatable::Yes && !self.is_last_attempt();
+        let delay = self.state.outbound.settings().retry.hedge_after.filter(|_| is_allowed);
+        delay.map(Ticks::ceil_from)
+    }
+
+    /// Waits until a copy of the call may be sent beside its attempt. Returns `None` if none may.
+    async fn hedge(&self, guard: &Guard<S>) -> Option<Guard<S>> {
+        let outbound = &self.state.outbound;
+        outbound.clock().sleep_until(outbound.engine().now() + self.hedge_after()?).await;
+        if !outbound.shared.budgets().withdraw(guard.host()) {
+            return None;
+        }
+        let hedge = outbound.acquire_hedge(guard.call()).await;
+        if hedge.is_none() {
+            outbound.shared.budgets().refund(guard.host());
+        }
+        hedge
+    }
+
+    /// The end of the first copy, or that of the other if the first is not good.
+    async fn unless_good<R: Body<Data = Bytes> + Send>(
+        &self,
+        first: (Retry, AttemptResult<R>),
+        guard: Guard<S>,
+        other: impl Future<Output = Sent<R>> + Send,
+    ) -> (Retry, AttemptResult<R>) {
+        if first.0 == Retry::No {
+            return first;
+        }
+        match until(&self.state.outbound, self.call.deadline_at(), other).await {
+            Some(result) => self.ended(guard, result).await,
+            None => first,
+        }
+    }
+
+    async fn ended<R: Body<Data = Bytes> + Send>(
+        &self,
+        guard: Guard<S>,
+        sent: Sent<R>,
+    ) -> (Retry, AttemptResult<R>) {
+        match sent {
+            Ok(response) => self.answered(guard, response).await,
+            Err(error) => self.failed(guard, error).await,
+        }
     }
 
     /// Reads the response, and settles the call with the end of its body.
@@ -191,7 +280,8 @@ impl<S: Store + Send + Sync + 'static> Exchange<'_, S> {
         let outbound = &self.state.outbound;
         let now = outbound.engine().now();
         let open_at = result.as_ref().ok().and_then(|answered| answered.open_at).unwrap_or(now);
-        if now >= self.arrival.leaves_until() || open_at > self.arrival.leaves_until() {
+        let is_too_late = now >= self.arrival.leaves_until() || open_at > self.arrival.leaves_until();
+        if is_too_late || self.is_last_attempt() {
             return false;
         }
         match retry {
@@ -265,22 +355,4 @@ impl Interface {
             _ => false,
         }
     }
-}
-
-/// The result of a future, or `None` when the deadline comes first.
-async fn until<S, T>(
-    outbound: &Outbound<S>,
-    deadline: Option<Timestamp>,
-    future: impl Future<Output = T>,
-) -> Option<T>
-where
-    S: Store + Send + Sync + 'static,
-{
-    let Some(deadline) = deadline else { return Some(future.await) };
-    let (mut future, mut sleep) = (pin!(future), pin!(outbound.clock().sleep_until(deadline)));
-    poll_fn(|context| match future.as_mut().poll(context) {
-        Poll::Ready(result) => Poll::Ready(Some(result)),
-        Poll::Pending => sleep.as_mut().poll(context).map(|()| None),
-    })
-    .await
 }

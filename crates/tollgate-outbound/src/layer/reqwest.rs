@@ -1,7 +1,7 @@
 //! reqwest: its client as a service of `http` requests, and the layer as middleware of reqwest-middleware.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use http::{Extensions, Request, Response};
@@ -54,14 +54,24 @@ impl<S, C> From<OutboundLayer<S, C>> for OutboundMiddleware<S> {
 /// Attempts by the rest of the middleware.
 struct NextAttempt<'n, 'e> {
     next: Next<'n>,
-    extensions: &'e mut Extensions,
+    /// Locked to copy them, never across an await: two copies of a call may be under way.
+    extensions: Mutex<&'e mut Extensions>,
+}
+
+impl<'e> NextAttempt<'_, 'e> {
+    fn extensions(&self) -> MutexGuard<'_, &'e mut Extensions> {
+        self.extensions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Attempt<Body> for NextAttempt<'_, '_> {
     type Body = Body;
 
-    async fn send(&mut self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
-        let response = self.next.clone().run(request.try_into()?, self.extensions).await?;
+    async fn send(&self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
+        let mut extensions = self.extensions().clone();
+        let result = self.next.clone().run(request.try_into()?, &mut extensions).await;
+        **self.extensions() = extensions;
+        let response = result?;
         let url = response.url().clone();
         let mut response = Response::<Body>::from(response);
         response.extensions_mut().insert(FinalUrl(url));
@@ -82,7 +92,7 @@ impl<S: Store + Send + Sync + 'static> Middleware for OutboundMiddleware<S> {
         next: Next<'_>,
     ) -> Result<reqwest::Response, Error> {
         let request = Request::<Body>::try_from(request).map_err(Error::Reqwest)?;
-        let attempt = NextAttempt { next, extensions };
+        let attempt = NextAttempt { next, extensions: Mutex::new(extensions) };
         let response = exchange(&self.state, &copy_reqwest_body, attempt, request).await;
         let (head, body) = response.map_err(unwrapped)?.into_parts();
         let mut response = Response::builder();

@@ -49,7 +49,7 @@ struct ServiceAttempt<I>(I);
 
 impl<I, B, R> Attempt<B> for ServiceAttempt<I>
 where
-    I: Service<Request<B>, Response = Response<R>> + Send,
+    I: Service<Request<B>, Response = Response<R>> + Clone + Send,
     I::Future: Send,
     I::Error: Into<BoxError>,
     B: Send,
@@ -57,9 +57,12 @@ where
 {
     type Body = R;
 
-    async fn send(&mut self, request: Request<B>) -> Result<Response<R>, BoxError> {
-        poll_fn(|context| self.0.poll_ready(context)).await.map_err(Into::into)?;
-        self.0.call(request).await.map_err(Into::into)
+    fn send(&self, request: Request<B>) -> impl Future<Output = Result<Response<R>, BoxError>> + Send {
+        let mut inner = self.0.clone();
+        async move {
+            poll_fn(|context| inner.poll_ready(context)).await.map_err(Into::into)?;
+            inner.call(request).await.map_err(Into::into)
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use tower_service::Service as _;
 use super::answer::{AnswerKind, OwnAnswer, SHOULD_RETRY};
 use super::document::{MAX_WAIT_MAX, OutboundPlan};
 use super::estimate::{BodySummary, CostUnit};
+use super::graphql;
 use super::provider::{Provider, ProviderBody};
 use super::response_urls;
 use crate::service::Service as TollgateService;
@@ -212,6 +213,8 @@ async fn prepared(
     {
         let unit = if states_cost { CostUnit::Calls } else { provider.plan.unit };
         call = summary.with_model(call).map_err(|problem| problem.to_string())?;
+        call =
+            graphql::with_operation(call, parts.uri.path(), bytes).map_err(|problem| problem.to_string())?;
         if let Some(tokens) = summary.tokens(parts.uri.path()) {
             call = tokens.describe(call, unit).map_err(|problem| problem.to_string())?;
             // What the answer says about its tokens is read as it passes.

@@ -292,6 +292,27 @@ fn calls_to_models_are_settled_at_their_tokens() {
     assert_eq!(upstream.count(), 2);
 }
 
+/// The preset of GitHub counts a mutation of GraphQL as five points and as content, and a query as one point: the proxy
+/// reads which of them a body has.
+#[test]
+fn a_mutation_of_graphql_is_told_from_a_query() {
+    let upstream = Upstream::start();
+    let section = format!(
+        "outbound: {{providers: {{api: {{url: 'http://{}/give/200', policy: '@/policy.yaml'}}}}}}",
+        upstream.address
+    );
+    let policy = "limits: [{name: points, by: [host], rate: 12/h, when: {route: POST /graphql},
+        cost: \"has(operation) && operation == 'mutation' ? 5 : 1\"}]";
+    let outbound = Outbound::start("outbound-graphql", &section, &[("policy.yaml", policy)]);
+    let ask = |query: &str| {
+        let body = serde_json::json!({"query": query}).to_string();
+        outbound.send("POST", "/api/graphql", "Tollgate-Max-Wait: 0s\r\n", &body).status
+    };
+    let (query, mutation) = ("{ viewer { login } }", "mutation { addStar(input: {}) { clientMutationId } }");
+    let statuses = [mutation, query, mutation, mutation, query, query].map(ask);
+    assert_eq!(statuses, [200, 200, 200, 429, 200, 429]);
+}
+
 /// Attributes in the config count in all calls to a provider: a preset's plan can be chosen.
 #[test]
 fn a_provider_has_attributes() {

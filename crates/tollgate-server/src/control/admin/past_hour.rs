@@ -7,8 +7,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tollgate::{Policy, Ticks};
 
-use super::answer::{Act, AdminAnswer};
 use super::fleet::{AskedNode, NodeAnswer};
+use super::verbs::{Act, AdminAnswer};
 use crate::control::ControlPlane;
 use crate::fleet::{AnswerLimits, NodeKey, NodeView, PeerRequest};
 use crate::problem::{AdminProblem, Problem};

@@ -8,8 +8,8 @@ use hyper::body::Incoming;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{HeaderMap, Request, Response};
 
-use super::answer::AdminAnswer;
 use super::tail::EventBody;
+use super::verbs::AdminAnswer;
 use crate::control::ControlPlane;
 use crate::fleet::{NODE_HEADER, PROOF_HEADER};
 use crate::problem::AdminProblem;

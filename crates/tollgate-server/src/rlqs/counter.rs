@@ -196,8 +196,9 @@ impl Counter {
     }
 
     /// Returns how many units to take from the engine's counter, which has `left` units. Units that are missing stay
-    /// due, except those that the counter lost while it was full. Lost units pay last, because other callers may have
-    /// used some of them. Only units lost while no acquisition took place pay first.
+    /// due, except those that the counter lost while it was full. A counter that is not full at this instant counts as
+    /// having lost nothing, because other callers used it. Lost units pay last, because other callers may have used
+    /// some of them. Only units lost while no acquisition took place pay first.
     pub(super) fn acquire(&mut self, left: u64, now: Timestamp) -> u64 {
         self.advance(now);
         let refill = |time: Ticks| {
@@ -207,7 +208,7 @@ impl Counter {
         };
         let (capacity, elapsed) = (self.parameters.capacity, now.since(self.settled_at));
         let room = capacity.saturating_sub(self.left).saturating_mul(NANO);
-        let is_full = left >= capacity - capacity / 64;
+        let is_full = left >= capacity;
         let lost = if is_full { refill(elapsed).saturating_sub(room) } else { 0 };
         let first = lost.saturating_sub(refill(self.rest()));
         self.lose(first, now);

@@ -416,9 +416,8 @@ impl<S: Store> Engine<S> {
         FallbackContext { fallback: self.fallback.get_or_init(new), store: &self.store, active, now }
     }
 
-    /// Builds the decision from the answers, which come from the fallback where the store failed. Inlined, because a
-    /// decision that a function returns is copied.
-    #[inline(always)]
+    /// Builds the decision from the answers, which come from the fallback where the store failed.
+    #[inline]
     pub(super) fn conclude(
         &self,
         active: &ActivePolicy,

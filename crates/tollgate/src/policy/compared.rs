@@ -11,6 +11,7 @@ use crate::host::Host;
 use crate::path::{EscapedSlashes, normalise_path};
 use crate::policy::Policy;
 use crate::policy::condition::Condition;
+use crate::policy::expression::Wanted;
 use crate::policy::finding::{Problem, Severity};
 use crate::policy::limit::{Cost, Limit};
 use crate::policy::text::{Digits, as_text};
@@ -142,7 +143,11 @@ impl Limit {
         let tiers = self.quotas.tier_by.iter().map(|name| vocabulary.kind(name)).collect::<Vec<_>>();
         self.quotas.settle(by, &tiers);
         match &mut self.cost {
-            Cost::Computed(expression) => expression.settle(vocabulary),
+            Cost::Computed(expression) => {
+                let mut found = expression.settle(vocabulary);
+                found.extend(expression.mistyped(vocabulary, Wanted::WholeNumber));
+                found
+            }
             Cost::Asked | Cost::Units(_) | Cost::Attribute(_) => Vec::new(),
         }
     }

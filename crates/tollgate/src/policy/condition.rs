@@ -2,7 +2,7 @@
 
 use crate::address::Network;
 use crate::path::{is_with_format, loose_path};
-use crate::policy::expression::Expression;
+use crate::policy::expression::{Expression, Wanted};
 use crate::policy::finding::{Problem, Severity};
 use crate::policy::glob::Glob;
 use crate::policy::text::{Digits, as_text};
@@ -204,7 +204,11 @@ impl Condition {
     pub(crate) fn settle(&mut self, vocabulary: &Vocabulary) -> Vec<(Severity, Problem)> {
         match self {
             Condition::OneOf { .. } => Vec::new(),
-            Condition::Holds(expression) => expression.settle(vocabulary),
+            Condition::Holds(expression) => {
+                let mut found = expression.settle(vocabulary);
+                found.extend(expression.mistyped(vocabulary, Wanted::Truth));
+                found
+            }
         }
     }
 

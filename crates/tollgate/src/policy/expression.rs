@@ -8,6 +8,7 @@ mod reading;
 pub(crate) mod descriptor_values;
 mod seal;
 mod analysis;
+mod types;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -23,6 +24,7 @@ use smallvec::SmallVec;
 pub(crate) use self::demands::{Demands, Parts};
 use self::pattern::Patterns;
 use self::reading::ReadAs;
+pub(crate) use self::types::Wanted;
 use crate::address::{Prefixes, Text};
 use crate::credential::CredentialAttributes;
 use crate::policy::finding::{Problem, Severity, quoted};
@@ -89,6 +91,11 @@ impl Expression {
     /// Resolves how it reads its attributes. Returns the problems with the texts that it compares them with.
     pub(crate) fn settle(&mut self, vocabulary: &Vocabulary) -> Vec<(Severity, Problem)> {
         reading::settle(&mut self.tree, vocabulary)
+    }
+
+    /// Why no request gives it a value that its field can use; none if some request may.
+    pub(crate) fn mistyped(&self, vocabulary: &Vocabulary, wanted: Wanted) -> Option<(Severity, Problem)> {
+        types::problem(&self.tree, vocabulary, wanted).map(|problem| (Severity::Error, problem))
     }
 
     /// Replaces the credentials that it names by their digests, also in its text.
@@ -170,9 +177,9 @@ impl Expression {
         let value = match self.evaluate(request, TextReading::Numbers) {
             Ok(cel::Value::Int(number)) => u64::try_from(number).ok(),
             Ok(cel::Value::UInt(number)) => Some(number),
-            Ok(other) => return Err(format!("{} is not a whole number", quoted(&format!("{other:?}")))),
+            Ok(other) => return Err(format!("{} is not a whole number", outcomes::shown(&other))),
             Err(Failure::Absent(name)) => return Err(format!("the attribute {name} is missing")),
-            Err(Failure::Other(error)) => return Err(quoted(&error)),
+            Err(Failure::Other(error)) => return Err(error),
         };
         match value {
             Some(cost) if cost <= COST_MAX => Ok(cost),

@@ -8,6 +8,7 @@ use cel::common::ast::{ComprehensionExpr, Expr, IdedExpr, operators};
 use cel::{Context, ExecutionError};
 
 use super::{Failure, analysis, reading};
+use crate::policy::finding::quoted;
 
 /// The possible outcomes of an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,8 +71,42 @@ pub(super) fn value(expression: &IdedExpr, context: &Context<'_, '_>) -> Result<
             let name = reading::of_variable(&name).map_or(name.as_str(), |(name, _)| name);
             Err(Failure::Absent(name.to_owned()))
         }
-        Ok(Err(error)) => Err(Failure::Other(error.to_string())),
+        Ok(Err(error)) => Err(Failure::Other(reason(&error))),
         Err(_) => Err(Failure::Other("the expression cannot be evaluated".to_owned())),
+    }
+}
+
+/// Why a request gives an expression no value, without the words of the interpreter.
+fn reason(error: &ExecutionError) -> String {
+    match error {
+        ExecutionError::UnsupportedBinaryOperator(_, one, other) => {
+            let is_number = |value: &&cel::Value| matches!(value, cel::Value::Int(_) | cel::Value::UInt(_));
+            match [one, other].into_iter().find(|value| !is_number(value)) {
+                Some(value) => format!("{} is not a whole number", shown(value)),
+                None => "it computes with numbers of different types".to_owned(),
+            }
+        }
+        ExecutionError::ValuesNotComparable(one, other) => {
+            format!("{} and {} cannot be compared", shown(one), shown(other))
+        }
+        ExecutionError::DivisionByZero(_) | ExecutionError::RemainderByZero(_) => {
+            "it divides by 0".to_owned()
+        }
+        ExecutionError::Overflow(..) => "it is too large to compute".to_owned(),
+        ExecutionError::FunctionError { function, .. } => format!("{function}() does not take such a value"),
+        _ => "a value has a type that the expression does not take".to_owned(),
+    }
+}
+
+/// A value as messages show it.
+pub(super) fn shown(value: &cel::Value) -> String {
+    match value {
+        cel::Value::Int(number) => number.to_string(),
+        cel::Value::UInt(number) => number.to_string(),
+        cel::Value::Float(number) => number.to_string(),
+        cel::Value::Bool(truth) => truth.to_string(),
+        cel::Value::String(text) => format!("the text {}", quoted(text)),
+        _ => "its value".to_owned(),
     }
 }
 

@@ -76,6 +76,72 @@ fn expressions_that_are_never_true_are_refused() {
     }
 }
 
+/// Regression: `cost: tokens * 1.5` compiled, and every request was denied with a message of the interpreter;
+/// `when: path > 5` compiled, and the limit applied to every request.
+#[test]
+fn expressions_without_a_value_are_refused() {
+    for (expression, message) in [
+        ("path > 5", "`>` does not compare path (a text) with a whole number"),
+        ("path == 5", "path (a text) never equals a whole number"),
+        ("size(path) != 'a'", "a whole number never equals a text"),
+        ("path + 1 == 2", "`+` does not take path (a text) and a whole number"),
+        ("!path", "`!` needs a truth value, not path (a text)"),
+        ("!plan", "`!` needs a truth value, not plan (a whole number or a text)"),
+        ("tokens && true", "`&&` needs a truth value, not tokens (a whole number or a text)"),
+        ("has(plan) || tokens", "`||` needs a truth value, not tokens (a whole number or a text)"),
+        ("plan ? true : false", "`?` needs a truth value, not plan (a whole number or a text)"),
+        ("size(path)", "its value is a whole number"),
+        ("size(path + 1) > 5", "`+` does not take path (a text) and a whole number"),
+        ("size(5) > 5", "size() does not take a whole number"),
+        ("path.startsWith(5)", "startsWith() does not take a whole number"),
+        ("n / 0 == 1", "it divides by 0"),
+        ("path.exists(c, c == '/')", "a macro goes through a list, and this is a text"),
+        ("-path == 1", "`-` needs a number, not path (a text)"),
+    ] {
+        let found = findings(&limit(&format!("when: \"{expression}\""))).to_string();
+        assert!(found.contains(&format!("when: {message}; accepted: ")), "{expression}: {found}");
+    }
+    for (expression, message) in [
+        ("tokens * 1.5", "`*` does not take tokens (a whole number or a text) and a fraction"),
+        ("double(tokens) * 1.5", "its value is a fraction"),
+        ("tokens / 0", "it divides by 0"),
+        ("tokens % 0", "it divides by 0"),
+        ("tokens > 5", "its value is a truth value"),
+        ("size(path) + 'a'", "`+` does not take a whole number and a text"),
+        ("string(tokens)", "its value is a text"),
+        ("uint(tokens) + 1", "`+` does not take an unsigned number and a whole number"),
+    ] {
+        let found = findings(&limit(&format!("cost: \"{expression}\""))).to_string();
+        assert!(found.contains(&format!("cost: {message}; accepted: ")), "{expression}: {found}");
+    }
+    for expression in [
+        "tokens * 3 / 2",
+        "int(double(tokens) * 1.5)",
+        "plan == 'pro' ? 1 : size(path) / 10",
+        "a + b * 2 - c % 3",
+        "uint(tokens) + 1u",
+        "dyn(tokens) * 2",
+        "[1, 2, 3].filter(n, n > 1).size() + tokens",
+        "size({'a': 1}) + tokens",
+    ] {
+        policy(&limit(&format!("cost: \"{expression}\"")));
+    }
+    for expression in [
+        "bool(flag)",
+        "tokens > 1.5",
+        "double(tokens) / 3.0 > 1.5",
+        "a == b",
+        "a + b == 'xy'",
+        "['a', 'b'].exists(x, x == plan)",
+        "size(path) > 5 && !has(plan)",
+        "type(tokens) == type(plan)",
+        "(plan == 'a') == has(x)",
+        "has(plan) ? plan == 'a' : true",
+    ] {
+        policy(&limit(&format!("when: \"{expression}\"")));
+    }
+}
+
 /// The story: `plan == 'x' ? false : true` says what plan must not be, and only the other spellings of that got a warning.
 #[test]
 fn a_choice_that_negates_is_a_negation() {

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use tollgate::{CheckRequest, Clock, Engine, Gate, KeyedGate, Policy, Rate};
+use tollgate::{CheckRequest, Clock, Decision, Engine, Gate, KeyedGate, Policy, Rate};
 
 use crate::Failure;
 use crate::contender::Contender;
@@ -116,8 +116,9 @@ impl Five for WholeEngine {
         let mut admitted = 0;
         for row in rows {
             let Ok(request) = request(row) else { continue };
-            let decision = black_box(self.engine.try_check(&request, self.clock.now()));
-            admitted += usize::from(decision.is_ok_and(|decision| decision.is_allowed()));
+            let decision = self.engine.try_check(&request, self.clock.now());
+            // By reference: passing it by value would copy the whole decision, which no caller does.
+            admitted += usize::from(black_box(&decision).as_ref().is_ok_and(Decision::is_allowed));
         }
         admitted
     }

@@ -8,7 +8,7 @@ use tollgate::{Engine, QuotaError, Timestamp};
 use crate::config::CompatConfig;
 use crate::counters::{Counters, Tallies};
 use crate::limitador::CounterLedger;
-use crate::limitador::answer::{Asked, LimitadorDecision};
+use crate::limitador::decide::{Asked, LimitadorDecision};
 use crate::rls::RlsRequest;
 use crate::rule::{Answered, Options};
 use crate::{envoy, limitador};
@@ -78,10 +78,10 @@ impl ActiveConfig {
         let counters = self.counters(engine);
         match &*self.rules {
             CompatConfig::Envoy(config) => {
-                envoy::answer::answer(config, rls_request, &counters, options, now).await
+                envoy::decide::answer(config, rls_request, &counters, options, now).await
             }
             CompatConfig::Limitador(config) => {
-                limitador::answer::answer(config, rls_request, &counters, &self.ledger, options, now).await
+                limitador::decide::answer(config, rls_request, &counters, &self.ledger, options, now).await
             }
         }
     }
@@ -94,7 +94,7 @@ impl ActiveConfig {
         now: Timestamp,
     ) -> Option<LimitadorDecision<'_>> {
         let CompatConfig::Limitador(config) = &*self.rules else { return None };
-        Some(limitador::answer::decide(config, asked, &self.counters(engine), &self.ledger, now).await)
+        Some(limitador::decide::decide(config, asked, &self.counters(engine), &self.ledger, now).await)
     }
 
     /// The open counters of a limit of Limitador's, as far as they are listed.

@@ -1,8 +1,8 @@
-//! envoyproxy/ratelimit's configuration: `file` reads it, `tree` finds the rule of a descriptor, `answer` decides by
+//! envoyproxy/ratelimit's configuration: `file` reads it, `tree` finds the rule of a descriptor, `decide` decides by
 //! the original's rules, `sentence` explains, `convert` writes a policy. Faults of the original are not repeated: parts
 //! of keys never run together, counters of different units are different counters, and no request can make it panic.
 
-pub(super) mod answer;
+pub(super) mod decide;
 mod convert;
 mod file;
 mod sentence;

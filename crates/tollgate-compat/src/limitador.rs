@@ -1,8 +1,8 @@
-//! Limitador's limits: `file` reads them, `matching` finds those of a request, `answer` decides by the original's
+//! Limitador's limits: `file` reads them, `matching` finds those of a request, `decide` decides by the original's
 //! rules, `ledger` lists the open counters, `sentence` explains, `convert` writes a policy. Faults of the original are
 //! not repeated: checking and adding are one step, and no expression can make it panic.
 
-pub mod answer;
+pub mod decide;
 mod convert;
 mod file;
 mod ledger;

@@ -11,9 +11,9 @@ use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::SizeHint;
 use tokio::time::{Sleep, sleep};
 
-use crate::answer::{RequestSlots, UpstreamBody};
 use crate::cause::{BodyError, FramePoll};
 use crate::trailers;
+use crate::upstream_body::{RequestSlots, UpstreamBody};
 
 /// The body of any answer, before and after the limits have processed it.
 pub(crate) enum Body {

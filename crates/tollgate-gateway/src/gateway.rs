@@ -12,7 +12,7 @@
 //! 8. `fields`: the header fields for the next hop;
 //! 9. `upstream`: a slot of the client's `shares`, and a connection of the `pool` or the `dialer`, which is an
 //!    `http1_client` or an `http2_client`;
-//! 10. `answer` and `body`: the answer on its way back.
+//! 10. `upstream_body` and `body`: the answer on its way back.
 //!
 //! `plan` compiles the routes of the config. `health` and `checks` decide which upstreams get requests. `tunnel`
 //! carries what is no longer HTTP, and `websocket` translates WebSockets inside HTTP/2. `leaving` handles requests

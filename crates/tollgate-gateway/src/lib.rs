@@ -71,7 +71,7 @@ mod http1_client;
 mod http2_client;
 mod leaving;
 mod pool;
-mod answer;
+mod upstream_body;
 mod body;
 mod dialer;
 mod rendezvous;

@@ -17,10 +17,10 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, sleep};
 
-use crate::answer::RequestSlots;
 use crate::body::Limited;
 use crate::metrics::Tunnelled;
 use crate::upload::Upload;
+use crate::upstream_body::RequestSlots;
 use crate::websocket::Extended;
 
 /// How long a tunnel may carry nothing. The other end may be gone by then.

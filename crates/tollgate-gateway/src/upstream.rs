@@ -8,7 +8,6 @@ use http::header::USER_AGENT;
 use http::{Request, Response, StatusCode, Version};
 use tokio::time::Instant;
 
-use crate::answer::{RequestSlots, ReturnPath, Slots, UpstreamBody};
 use crate::cause::{Cause, details};
 use crate::dialer::{ConnectionSender, Dialer};
 use crate::failure::{ExhaustedResource, UpstreamFailure};
@@ -25,6 +24,7 @@ use crate::pool::{ConnectionPool, RESTING_MAX};
 use crate::rendezvous::UpstreamWeight;
 use crate::shares::{ClientShares, ShareOwner};
 use crate::upload::Upload;
+use crate::upstream_body::{RequestSlots, ReturnPath, Slots, UpstreamBody};
 
 /// How long a connection may be idle, unless the upstream announces less.
 const REST: Duration = Duration::from_secs(30);

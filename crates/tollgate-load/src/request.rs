@@ -129,7 +129,8 @@ impl LoadRequest {
                 let number = key();
                 out.put_slice(format!("*{}\r\n", words.len()).as_bytes());
                 for word in words {
-                    let word = if [NAME, ADDRESS].contains(&word.as_str()) { &filled(word, number) } else { word };
+                    let word =
+                        if [NAME, ADDRESS].contains(&word.as_str()) { &filled(word, number) } else { word };
                     out.put_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
                 }
             }
@@ -217,7 +218,8 @@ mod tests {
             request.write(&mut out, || 258);
             String::from_utf8_lossy(&out).into_owned()
         };
-        for (attribute, expected) in [("ip", "10.0.1.2"), ("client_ip", "10.0.1.2"), ("tip", "user-0000258")] {
+        for (attribute, expected) in [("ip", "10.0.1.2"), ("client_ip", "10.0.1.2"), ("tip", "user-0000258")]
+        {
             let placeholder = key_placeholder(attribute);
             let words = [attribute, placeholder].map(str::to_owned).to_vec();
             for request in [

@@ -191,7 +191,7 @@ impl Client {
             if open.is_empty() {
                 return Ok(replies);
             }
-            if shard.is_closed() {
+            if shard.admits_only_probes() {
                 return Err(ReplyClass::Open.into());
             }
             let connection = shard.connection(deadline).await.ok_or(ReplyClass::NoConnection)?;
@@ -255,9 +255,10 @@ impl Client {
         all
     }
 
-    /// Whether the breaker currently blocks plain commands for a slot.
-    pub(crate) fn is_closed_to(&self, slot: u16) -> bool {
-        self.0.routing.for_slot(slot).is_none_or(|shard| shard.is_closed())
+    /// Whether a command for a slot would be refused without being sent: its shard is unknown, or its breaker admits
+    /// only probes.
+    pub(crate) fn refuses_commands(&self, slot: u16) -> bool {
+        self.0.routing.for_slot(slot).is_none_or(|shard| shard.admits_only_probes())
     }
 
     /// How long the shard of a slot has been failing.

@@ -212,7 +212,7 @@ impl Registry {
                 return Ok(());
             }
             self.enqueued.notify_one();
-            if client.is_closed_to(slot()) {
+            if client.refuses_commands(slot()) {
                 return Err(ReplyClass::Open.into());
             }
             timeout_at(deadline, attempted).await.map_err(|_| Failure::from(ReplyClass::Late))?;

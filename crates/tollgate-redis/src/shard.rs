@@ -135,7 +135,7 @@ impl Shard {
     }
 
     /// Whether the breaker admits probes only.
-    pub(crate) fn is_closed(&self) -> bool {
+    pub(crate) fn admits_only_probes(&self) -> bool {
         matches!(self.breaker.state(), BreakerState::Open | BreakerState::Probing)
     }
 

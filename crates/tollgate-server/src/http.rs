@@ -1,12 +1,12 @@
 //! The HTTP protocol. The path of a request: `connection` (its timeouts) → `route` (what it asks for) → `access` (its
-//! token) → `request_body` (bytes, bounded) → `request_json` → `answer` and `held` (the service) → `reply` (converts
+//! token) → `request_body` (bytes, bounded) → `request_json` → `handler` and `held` (the service) → `reply` (converts
 //! answers to HTTP; `problem` converts problems).
 
 mod connection;
 mod route;
 mod access;
 mod root;
-mod answer;
+mod handler;
 mod held;
 mod authz;
 mod rls_json;

@@ -1,9 +1,10 @@
 //! The outbound proxy: programs in other languages send their calls to other people's APIs through it, and it keeps the
-//! calls within the limits of those APIs. `answer` writes its own answers, `estimate` and `usage` count the tokens of calls
-//! to models, `graphql` tells mutations from queries, `document` is its section of the config, `response_urls` rewrites the URLs in answers of APIs, `provider` is
+//! calls within the limits of those APIs. `own_answer` writes its own answers, `estimate` and `usage` count the tokens of
+//! calls to models, `graphql` tells mutations from queries, `document` is its section of the config, `response_urls`
+//! rewrites the URLs in answers of APIs, `provider` is
 //! one API and its calls, `proxy` finds the provider of a request, and `connection` serves clients.
 
-mod answer;
+mod own_answer;
 mod estimate;
 mod usage;
 mod graphql;

@@ -196,7 +196,7 @@ impl<S: Lender> LeasedStore<S> {
             let Some(cell) = self.map.cell(charge) else { return LocalResult::Miss(None) };
             let token = cell.spend_token();
             if let Some(left) = cell.spend(charge.cost(), now) {
-                if cell.should_renew(left) {
+                if cell.runs_low(left) {
                     self.map.queue_renewal(&cell);
                 }
                 return LocalResult::Charged(cell, token);
@@ -285,7 +285,7 @@ impl<S: Lender> LeasedStore<S> {
         for (charge, cell) in charges.iter().zip(cells) {
             let token = cell.spend_token();
             if let Some(left) = cell.spend(charge.cost(), now) {
-                if cell.should_renew(left) {
+                if cell.runs_low(left) {
                     self.map.queue_renewal(cell);
                 }
                 tokens.push(token);

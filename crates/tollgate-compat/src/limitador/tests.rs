@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::answer::{Action, Asked};
+use super::decide::{Action, Asked};
 use crate::golden::{Bench, run};
 use crate::rls::{Code, Descriptor, RlsRequest};
 use crate::{CompatConfig, Format, Source};

@@ -1,9 +1,9 @@
 //! The admin API for a running server, under `/admin/v1/` of the HTTP listener. The path of a request: `guard` (host,
-//! site and token) → `route` (the verb, and the role it needs) → `form` (JSON) → `answer` (the service) → `reply`.
+//! site and token) → `route` (the verb, and the role it needs) → `form` (JSON) → `verbs` (the service) → `reply`.
 //! Every change is written to the `audit` log before the operator gets an answer. `web_console` has the pages for
 //! browsers, which use the same verbs.
 
-mod answer;
+mod verbs;
 mod attribute_checks;
 mod audit;
 mod fleet;

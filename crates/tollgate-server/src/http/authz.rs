@@ -15,7 +15,7 @@ use tollgate::store::Store;
 use tollgate::{Answer, Audience, Ticks, Verdict};
 use tollgate_compat::ActiveConfig;
 
-use super::answer::Handler;
+use super::handler::Handler;
 use crate::decision_json::Hold;
 use crate::problem::{Kind, Problem, problem_details, problem_text, response};
 use crate::protocol::Protocol;

@@ -11,7 +11,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
-use super::answer::answer;
+use super::handler::answer;
 use super::reply::reply;
 use crate::control::ControlPlane;
 use crate::control::admin::{self, AdminClient, web_console};

@@ -4,7 +4,7 @@
 use tollgate::policy::Ended;
 use tollgate::store::Store;
 
-use super::answer::{Handler, HttpAnswer};
+use super::handler::{Handler, HttpAnswer};
 use crate::decision_json::{Decided, Hold};
 use crate::problem::{Kind, Problem};
 use crate::protocol::Protocol;

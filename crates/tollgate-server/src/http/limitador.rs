@@ -8,12 +8,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tollgate::policy::source::Cel;
 use tollgate::store::Store;
-use tollgate_compat::limitador::answer::{Action, Asked, headers};
+use tollgate_compat::limitador::decide::{Action, Asked, headers};
 use tollgate_compat::limitador::{LimitadorConfig, LimitadorLimit};
 use tollgate_compat::{self as compat, ActiveConfig};
 use tollgate_tower::unique_json::UniqueValue;
 
-use super::answer::{CompatAnswer, CompatBody, Handler, HttpAnswer};
+use super::handler::{CompatAnswer, CompatBody, Handler, HttpAnswer};
 use crate::json_error;
 use crate::problem::{Kind, Problem};
 use crate::reload::Reloader;

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::json;
 use tollgate::engine::Settled;
 
-use super::answer::{CompatAnswer, CompatBody, HttpAnswer};
+use super::handler::{CompatAnswer, CompatBody, HttpAnswer};
 use super::root::root;
 use crate::problem::{Problem, problem_details, response};
 use crate::telemetry::METRICS_TYPE;

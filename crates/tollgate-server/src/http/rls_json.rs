@@ -3,7 +3,7 @@
 use tollgate::Timestamp;
 use tollgate::store::Store;
 
-use super::answer::{CompatAnswer, CompatBody, Handler, HttpAnswer};
+use super::handler::{CompatAnswer, CompatBody, Handler, HttpAnswer};
 use crate::problem::{Kind, Problem};
 use crate::rls::{Code, Unanswerable, json};
 use crate::service::rls;

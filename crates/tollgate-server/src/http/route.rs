@@ -1,7 +1,7 @@
 //! Maps a method and a path to a route. Paths are matched exactly: no two spellings mean the same.
 
 use hyper::Method;
-use tollgate_compat::limitador::answer::Action;
+use tollgate_compat::limitador::decide::Action;
 
 use super::authz::ProxyKind;
 use crate::problem::{Kind, Problem};

@@ -13,10 +13,10 @@ use tollgate_gateway::listen::UpstreamBudget;
 use tollgate_outbound::{BucketReport, Call, Freeze, Priority, Report};
 use tower_service::Service as _;
 
-use super::answer::{AnswerKind, OwnAnswer, SHOULD_RETRY};
 use super::document::{MAX_WAIT_MAX, OutboundPlan};
 use super::estimate::{BodySummary, CostUnit};
 use super::graphql;
+use super::own_answer::{AnswerKind, OwnAnswer, SHOULD_RETRY};
 use super::provider::{Provider, ProviderBody};
 use super::response_urls;
 use crate::service::Service as TollgateService;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tollgate::store::Store;
 use tollgate::{Block, Decision, LimitOverride, Timestamp};
-use tollgate_compat::limitador::answer::{Action, Asked, LimitadorDecision as Limits};
+use tollgate_compat::limitador::decide::{Action, Asked, LimitadorDecision as Limits};
 use tollgate_compat::{ActiveConfig, Answered, Options};
 
 use super::Service;

@@ -103,7 +103,7 @@ impl State {
 
 /// Charges `cost` units.
 #[must_use]
-#[inline]
+#[inline(always)]
 pub fn charge(reservoir: &Reservoir, state: State, now: Timestamp, cost: u64) -> (State, Outcome) {
     let (next, left, verdict) = advance(reservoir, state, now, cost);
     (next, reservoir.outcome(left, verdict))

@@ -25,7 +25,7 @@ use crate::store::{Answers, Charge, ChargeAnswer, Charges, Store, StoreFailure};
 use crate::time::Timestamp;
 
 /// A request with the limits that it matches.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct MatchedRequest {
     /// The limits that have a counter for it.
     pub(super) matches: Matches,
@@ -46,9 +46,10 @@ impl MatchedRequest {
     }
 }
 
-/// The charges of one request, under one policy.
+/// A matched request with its charges, under one policy. It is large, so it is filled in place and not moved.
+#[derive(Default)]
 pub(super) struct ChargeSet<'l> {
-    pub(super) matched: &'l MatchedRequest,
+    pub(super) matched: MatchedRequest,
     /// The charge of each match.
     pub(super) charges: Charges<'l>,
     /// How many permits of the fallback the store had recorded when it was charged.
@@ -109,17 +110,18 @@ impl Prepared {
         })
     }
 
-    fn new(active: Arc<ActivePolicy>, matched: MatchedRequest, charges: &[Charge<'_>]) -> Self {
-        let keys = charges.iter().map(CounterKey::from).collect();
-        Self(Box::new(PreparedParts { active, matched, keys }))
+    fn new(active: Arc<ActivePolicy>, set: ChargeSet<'_>) -> Self {
+        let keys = set.charges.iter().map(CounterKey::from).collect();
+        Self(Box::new(PreparedParts { active, matched: set.matched, keys }))
     }
 
-    /// The charge of each match.
-    fn charges(&self) -> Charges<'_> {
+    /// The charges, as they were prepared.
+    fn charge_set(&self) -> ChargeSet<'_> {
         let PreparedParts { active, matched, keys } = &*self.0;
         let id = matched.permit.unwrap_or(PermitId(0));
         let each = matched.matches.iter().zip(keys);
-        each.map(|(matched, key)| active.charge_key(matched, *key, id)).collect()
+        let charges = each.map(|(matched, key)| active.charge_key(matched, *key, id)).collect();
+        ChargeSet { matched: matched.clone(), charges, permits_reported: 0 }
     }
 
     /// The units that each limit would be charged; afterwards the request only looks.
@@ -184,25 +186,23 @@ impl<S: Store> Engine<S> {
         let mut attempts = 0;
         loop {
             let active = self.active.load();
-            let (mut matched, mut charges) = (MatchedRequest::default(), Charges::new());
-            if let Some(decision) = self.match_request(&active, request, &mut matched, &mut charges, now) {
+            let mut set = ChargeSet::default();
+            if let Some(decision) = self.match_request(&active, request, &mut set, now) {
                 return Ok(decision);
             }
             // A penalty takes a second call of the store, which `decide` makes.
-            if active.has_penalties() || self.must_reconcile_first(&charges) {
-                let prepared = Prepared::new(Arc::clone(&active), matched, &charges);
-                return self.decide_if_ready(prepared, request, now);
+            if active.has_penalties() || self.must_reconcile_first(&set.charges) {
+                return self.decide_if_ready(Prepared::new(Arc::clone(&active), set), request, now);
             }
             let mut answers = Answers::new();
-            let failure = match self.store.try_charge(&charges, now, &mut answers) {
-                None => return Err(Prepared::new(Arc::clone(&active), matched, &charges)),
+            let failure = match self.store.try_charge(&set.charges, now, &mut answers) {
+                None => return Err(Prepared::new(Arc::clone(&active), set)),
                 Some(Err(StoreFailure::Superseded)) if attempts < ATTEMPTS => {
                     attempts += 1;
                     continue;
                 }
                 Some(charged) => charged.err(),
             };
-            let set = ChargeSet { matched: &matched, charges, permits_reported: 0 };
             match failure {
                 None => self.follow_store(&active, &set, &answers, now),
                 Some(failure) => {
@@ -239,10 +239,10 @@ impl<S: Store> Engine<S> {
         now: Timestamp,
     ) -> Result<Prepared, Box<Decision>> {
         let active = self.active.load_full();
-        let (mut matched, mut charges) = (MatchedRequest::default(), Charges::new());
-        match self.match_request(&active, request, &mut matched, &mut charges, now) {
+        let mut set = ChargeSet::default();
+        match self.match_request(&active, request, &mut set, now) {
             Some(decision) => Err(Box::new(decision)),
-            None => Ok(Prepared::new(Arc::clone(&active), matched, &charges)),
+            None => Ok(Prepared::new(Arc::clone(&active), set)),
         }
     }
 
@@ -259,8 +259,7 @@ impl<S: Store> Engine<S> {
         loop {
             // One policy for the whole decision, so that a reload never splits it.
             let active = Arc::clone(&prepared.0.active);
-            let charges = prepared.charges();
-            let mut set = ChargeSet { matched: &prepared.0.matched, charges, permits_reported: 0 };
+            let mut set = prepared.charge_set();
             if active.has_penalties() {
                 let blocks = Box::pin(self.blocks_of(&active, request, &set, now)).await;
                 if !blocks.is_empty()
@@ -296,15 +295,14 @@ impl<S: Store> Engine<S> {
         &self,
         active: &'l ActivePolicy,
         request: &CheckRequest<'_>,
-        matched: &mut MatchedRequest,
-        charges: &mut Charges<'l>,
+        set: &mut ChargeSet<'l>,
         now: Timestamp,
     ) -> Option<Decision> {
         if let Some(block) = self.blocks.of(request, now) {
             return Some(Decision::blocked(Arc::clone(&active.policy), block, now));
         }
         let overrides = self.overrides.at(now);
-        let MatchedRequest { matches, uncounted, permit } = matched;
+        let MatchedRequest { matches, uncounted, permit } = &mut set.matched;
         if let Err(fault) = overrides.match_into(&active.policy, request, matches) {
             return Some(Decision::faulty(Arc::clone(&active.policy), fault));
         }
@@ -313,9 +311,9 @@ impl<S: Store> Engine<S> {
         let id = permit.unwrap_or(PermitId(0));
         // An iterator would move each charge, which is large, once more.
         for matched in &*matches {
-            charges.push(active.charge(request, matched, &overrides, id));
+            set.charges.push(active.charge(request, matched, &overrides, id));
         }
-        matched.without_counters(active)
+        set.matched.without_counters(active)
     }
 
     /// Charges the store, after the deferred charges of the same keys were reported to it.

@@ -219,12 +219,10 @@ impl<R: Clone> Cell<R> {
         Some(before - cost)
     }
 
-    /// Whether so few units are left that the cell should be renewed; true once per renewal. False while the
-    /// counter is scarce, since an early renewal would take units that other nodes wait for.
-    pub(super) fn should_renew(&self, left: u64) -> bool {
-        left.saturating_mul(4) < self.size.load(Ordering::Relaxed)
-            && !self.is_scarce.load(Ordering::Relaxed)
-            && !self.is_renewal_queued.swap(true, Ordering::Relaxed)
+    /// Whether so few units are left that the cell should be renewed. False while the counter is scarce, since an early
+    /// renewal would take units that other nodes wait for.
+    pub(super) fn runs_low(&self, left: u64) -> bool {
+        left.saturating_mul(4) < self.size.load(Ordering::Relaxed) && !self.is_scarce.load(Ordering::Relaxed)
     }
 
     /// Puts spent units back, unless their lease has been drained since.

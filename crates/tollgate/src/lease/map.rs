@@ -331,8 +331,12 @@ impl<R: Clone> LeaseMap<R> {
         }
     }
 
-    /// Queues a cell for renewal.
+    /// Queues a cell for renewal, unless it is queued already.
     pub(super) fn queue_renewal(&self, cell: &Arc<Cell<R>>) {
+        // Relaxed: the flag guards no other memory, and only one of several threads sees it change.
+        if cell.is_renewal_queued.swap(true, Ordering::Relaxed) {
+            return;
+        }
         self.renewal_queue.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(cell));
     }
 

@@ -98,7 +98,7 @@ impl Origin {
 }
 
 /// Charges a GCRA, a leaky bucket, or a token bucket whose fractions fit into one word.
-#[inline]
+#[inline(always)]
 pub(crate) fn word(
     charge: &Charge<'_>,
     held: Option<SlotEntry<1>>,

@@ -118,9 +118,8 @@ impl Policy {
         mode_of: &impl Fn(&Limit) -> Mode,
         found: &mut Found<'_>,
     ) -> Result<(), Fault> {
-        let known = self.index.known(request);
-        let request_match = MatchRequest { request, known };
-        for index in self.index.candidates(request, &request_match.known) {
+        let request_match = MatchRequest { request, known: self.index.known(request) };
+        for &index in &self.index.candidates(request, &request_match.known) {
             let (Some(limit), Some(plan)) = (self.limits.get(index as usize), self.index.plan_of(index))
             else {
                 continue;
@@ -230,26 +229,29 @@ impl<'a> MatchRequest<'_, 'a> {
     }
 
     /// The cost of the limit. A request with a cost of 0 only reads the counters, whatever the cost of the limit.
-    #[inline]
+    #[inline(always)]
     fn cost(&self, limit: &Limit, plan: &LimitPlan) -> Result<u64, Fault> {
-        if self.request.units() == 0 {
-            return Ok(0);
-        }
         match &limit.cost {
+            _ if self.request.units() == 0 => Ok(0),
             Cost::Asked => Ok(self.request.units()),
             Cost::Units(units) => Ok(*units),
             Cost::Attribute(name) => {
                 let position = plan.cost.and_then(|name| self.known.position(name));
-                match position {
-                    Some(position) => attribute_cost(name, self.value(position)),
-                    None => Err(format!("the attribute {name} is missing")),
-                }
-                .map_err(|reason| fault(limit, reason))
+                self.attribute_cost(limit, name, position)
             }
             Cost::Computed(expression) => {
                 expression.cost(self.request).map_err(|reason| fault(limit, reason))
             }
         }
+    }
+
+    #[inline(never)]
+    fn attribute_cost(&self, limit: &Limit, name: &str, position: Option<u8>) -> Result<u64, Fault> {
+        match position {
+            Some(position) => attribute_cost(name, self.value(position)),
+            None => Err(format!("the attribute {name} is missing")),
+        }
+        .map_err(|reason| fault(limit, reason))
     }
 }
 

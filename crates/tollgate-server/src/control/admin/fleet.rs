@@ -12,13 +12,13 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::answer::{Act, AdminAnswer, body};
 use super::form::{Query, TailChoice, ViewScope};
 use super::guard::Sender;
 use super::reply::AdminClient;
 use super::route::Verb;
 use super::tail::{self, EventBody, PastDenials, TailFilter, TailSource};
 use super::traffic_view::TopView;
+use super::verbs::{Act, AdminAnswer, body};
 use super::view::Depth;
 use crate::control::ControlPlane;
 use crate::fleet::{AnswerLimits, NodeView, PeerRequest, Reached};

@@ -6,10 +6,10 @@ use tollgate::policy::Mode;
 use tollgate::{ExpiringOverride, LimitOverride, Timestamp};
 use tollgate_overload::{Controller, Switch};
 
-use super::answer::{Act, AdminAnswer};
 use super::form::{OverrideEffect, OverrideForm};
 use super::route::Verb;
 use super::token::Role;
+use super::verbs::{Act, AdminAnswer};
 use super::view::OverloadView;
 use super::wording::remarked;
 use crate::control::ControlPlane;

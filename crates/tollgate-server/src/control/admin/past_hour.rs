@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::OwnedSemaphorePermit;
 use tollgate::{Policy, Ticks};
 
-use super::answer::{Act, AdminAnswer};
 use super::fleet::{AskedNode, NodeAnswer};
+use super::verbs::{Act, AdminAnswer};
 use crate::control::ControlPlane;
 use crate::fleet::{AnswerLimits, NodeKey, NodeView, PeerRequest};
 use crate::problem::{AdminProblem, Problem};

@@ -5,10 +5,10 @@ use serde::Serialize;
 use tollgate::SwapReport;
 use tollgate::policy::Change;
 
-use super::answer::{Act, AdminAnswer};
 use super::form::ReloadForm;
 use super::policy_change::{self, ChangeView, FieldChangeView};
 use super::token::Role;
+use super::verbs::{Act, AdminAnswer};
 use crate::control::ControlPlane;
 use crate::problem::AdminProblem;
 use crate::problem::Problem;

@@ -8,9 +8,9 @@ use hyper::body::Incoming;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{HeaderMap, Request, Response};
 
-use super::answer::AdminAnswer;
 use super::guard::NodeRequest;
 use super::tail::EventBody;
+use super::verbs::AdminAnswer;
 use crate::control::ControlPlane;
 use crate::fleet::{LineProofs, NODE_HEADER, NodeKey, NodeSignature, PROOF_HEADER};
 use crate::problem::AdminProblem;

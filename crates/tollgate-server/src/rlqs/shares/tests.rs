@@ -278,7 +278,7 @@ proptest! {
 /// callers had used it. What Envoys reported late was then forgiven again and again, and the sum passed its bound: by
 /// one request with a steady load, and by more the longer an Envoy's load came and went.
 #[test]
-fn what_others_used_is_not_lost() {
+fn units_that_others_used_are_not_lost() {
     let run = |(rate, burst): (u64, u64), phase, loads: [u64; 2], elsewhere: [u64; 6]| {
         let mut fleet = Fleet::new(per_second(rate, burst), &[(Load::steady(loads[0]), phase)]);
         for (period, load) in elsewhere.repeat(10).into_iter().enumerate() {

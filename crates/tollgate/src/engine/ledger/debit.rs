@@ -7,10 +7,10 @@ use smallvec::SmallVec;
 use super::Ledger;
 use crate::decision::{Decision, LimitStatus};
 use crate::engine::ATTEMPTS;
-use crate::engine::check::{ChargeSet, MatchedRequest};
+use crate::engine::check::ChargeSet;
 use crate::quota::Quota;
 use crate::request::CheckRequest;
-use crate::store::{Charges, Store, StoreFailure};
+use crate::store::{Store, StoreFailure};
 use crate::time::Timestamp;
 
 impl<S: Store> Ledger<'_, S> {
@@ -43,14 +43,12 @@ impl<S: Store> Ledger<'_, S> {
         let now = now.decidable();
         for attempt in 0.. {
             let active = self.engine.active.load_full();
-            let (mut matched, mut charges) = (MatchedRequest::default(), Charges::new());
-            let engine = self.engine;
-            if let Some(decision) = engine.match_request(&active, request, &mut matched, &mut charges, now) {
+            let (mut set, engine) = (ChargeSet::default(), self.engine);
+            if let Some(decision) = engine.match_request(&active, request, &mut set, now) {
                 return decision;
             }
-            let costs: SmallVec<[u64; 6]> = charges.iter().map(|charge| charge.cost).collect();
-            charges.iter_mut().for_each(|charge| charge.cost = 0);
-            let mut set = ChargeSet { matched: &matched, charges, permits_reported: 0 };
+            let costs: SmallVec<[u64; 6]> = set.charges.iter().map(|charge| charge.cost).collect();
+            set.charges.iter_mut().for_each(|charge| charge.cost = 0);
             let inspected = engine.charge_store(&active, &mut set, now).await;
             if attempt < ATTEMPTS && inspected == Err(StoreFailure::Superseded) {
                 continue;

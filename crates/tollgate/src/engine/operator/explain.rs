@@ -172,7 +172,7 @@ impl<S: Store> Operator<'_, S> {
         active.take_uncounted(request, &mut matches, overrides, &mut looks.uncounted);
         looks.matches = matches.iter().map(|matched| Match { cost: 0, ..*matched }).collect();
         let charges = active.charges(request, &looks.matches, overrides, PermitId(0));
-        let set = ChargeSet { matched: &looks, charges, permits_reported: 0 };
+        let set = ChargeSet { matched: looks, charges, permits_reported: 0 };
         let blocks = self.engine.blocks_of(active, &looking, &set, now).await;
         let answers = self.engine.store.charge(&set.charges, now).await;
         let failure = answers.as_ref().err().copied();
@@ -202,7 +202,7 @@ impl<S: Store> Operator<'_, S> {
                 MetLimit { matched, enforcement, source, outcome, foreseen, unpriced, refused_for }
             })
             .collect();
-        met.extend(looks.uncounted.iter().map(MetLimit::from));
+        met.extend(set.matched.uncounted.iter().map(MetLimit::from));
         met.sort_by_key(|met| met.matched.limit);
         (met, failure)
     }

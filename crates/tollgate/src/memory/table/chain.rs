@@ -168,12 +168,18 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         }
     }
 
-    /// Makes a bucket usable by moving its entries from its parent. Holds no other lock than the parent's.
+    /// Makes a bucket usable by moving its entries from its parent.
+    #[inline]
     pub(super) fn ensure_ready(&self, bucket: usize, horizon: u64) {
         // Acquire: pairs with the release at the end of the split.
-        if self.region.line(bucket)[0].load(Ordering::Acquire) & READY != 0 {
-            return;
+        if self.region.line(bucket)[0].load(Ordering::Acquire) & READY == 0 {
+            self.split_off(bucket, horizon);
         }
+    }
+
+    /// Moves a bucket's entries from its parent. Holds no other lock than the parent's.
+    #[cold]
+    fn split_off(&self, bucket: usize, horizon: u64) {
         let parent = bucket & ((1 << bucket.ilog2()) - 1);
         self.ensure_ready(parent, horizon);
         self.lock(parent);

@@ -117,3 +117,83 @@ impl MemoryStore {
         Some(())
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::algorithm::Charged;
+    use crate::algorithm::concurrency::PermitId;
+    use crate::algorithm::fixed_window::Align;
+    use crate::key::Secret;
+    use crate::quota::Quota;
+    use crate::rate::Rate;
+    use crate::store::{Family, Record};
+    use crate::time::Ticks;
+
+    const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
+
+    /// Xorshift: seeded, so that a failure repeats.
+    fn below(state: &mut u64, end: u64) -> u64 {
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        *state % end
+    }
+
+    /// Whatever was charged before, the first step answers and leaves the counters as the general transaction does. It
+    /// takes most requests, and hands all others over unchanged.
+    #[test]
+    fn the_first_step_charges_as_the_general_transaction() {
+        let secret = Secret::repeatable(3);
+        let quotas = [
+            Quota::gcra(Rate::per_second(3).burst(5)),
+            Quota::token_bucket(Rate::per_minute(7).burst(9)),
+            Quota::leaky_bucket(Rate::per_second(2), 4),
+            Quota::fixed_window(Rate::per_minute(30), Align::Epoch),
+        ]
+        .map(|quota| quota.expect("valid"));
+        let families: Vec<Family> = (0u8..)
+            .zip(&quotas)
+            .map(|(at, quota)| Family::new(&secret, &[&[at]], vec![Some(Record::first(quota.clone()))]))
+            .collect();
+        let (fast, general) = (MemoryStore::new(1 << 20, T0), MemoryStore::new(1 << 20, T0));
+        let (mut seed, mut now, mut taken) = (11, T0, 0);
+        for _ in 0..20_000 {
+            now = match below(&mut seed, 20) {
+                0 => now - Ticks::from_micros(below(&mut seed, 3_000_000)),
+                _ => now + Ticks::from_micros(below(&mut seed, 300_000)),
+            };
+            // Mostly buckets; a window needs the general transaction.
+            let kinds = if below(&mut seed, 10) == 0 { 4 } else { 3 };
+            let charges: Vec<Charge<'_>> = (0..2 + below(&mut seed, 4))
+                .map(|at| {
+                    let kind = usize::try_from(below(&mut seed, kinds)).unwrap();
+                    let key = format!("{at}-{}", below(&mut seed, 3));
+                    Charge {
+                        key: secret.text_key(families[kind].prefix(), key.as_bytes()),
+                        family: &families[kind],
+                        number: 0,
+                        quota: &quotas[kind],
+                        cost: below(&mut seed, 4),
+                        enforcement: match below(&mut seed, 4) {
+                            0 => Enforcement::Shadow,
+                            _ => Enforcement::Enforced,
+                        },
+                        permit: PermitId(0),
+                        group: None,
+                        lease: None,
+                        charged: Charged::UNKNOWN,
+                    }
+                })
+                .collect();
+            let mut answers = Answers::new();
+            if fast.charge_known(&charges, now, &mut answers).is_some() {
+                taken += 1;
+            } else {
+                answers = fast.charge_any(&charges, now).unwrap();
+            }
+            assert_eq!(answers, general.charge_any(&charges, now).unwrap(), "{charges:?}");
+        }
+        assert!(taken > 10_000, "{taken}");
+    }
+}

@@ -9,7 +9,7 @@ use super::{analysis, pattern, presence};
 use crate::policy::finding::{Problem, quoted};
 use crate::policy::vocabulary::{Kind, Vocabulary};
 
-/// What a field needs as the value of its expression.
+/// The type that a field needs as the value of its expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// `when`.

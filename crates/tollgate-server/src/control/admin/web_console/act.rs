@@ -3,8 +3,8 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::super::answer::AdminAnswer;
 use super::super::route::Verb;
+use super::super::verbs::AdminAnswer;
 use super::form::FormFields;
 use super::intent::{Intent, Offer, Subject};
 use super::panel::{Panel, Tone};

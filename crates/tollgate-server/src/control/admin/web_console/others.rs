@@ -5,8 +5,8 @@ use bytes::Bytes;
 use serde_json::{Map, Value};
 use tollgate::{Ticks, Timestamp};
 
-use super::super::answer::AdminAnswer;
 use super::super::token::Role;
+use super::super::verbs::AdminAnswer;
 use super::counts::NodeCounts;
 use super::form::encoded;
 use super::recorder::Recorder;

@@ -10,12 +10,12 @@ use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LOCATION, 
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::super::answer::AdminAnswer;
 use super::super::form::{TailChoice, ViewScope, past};
 use super::super::reply::{AdminBody, AdminClient};
 use super::super::route::Verb;
 use super::super::tail::{EventBody, TailFilter};
 use super::super::token::Role;
+use super::super::verbs::AdminAnswer;
 use super::form::FormFields;
 use super::page;
 use super::panel::Tone;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use tollgate::Policy;
 
-use super::super::answer::CANDIDATE;
 use super::super::form::ViewScope;
 use super::super::past_hour::{LAST_MAX, PastView};
 use super::super::route::Verb;
+use super::super::verbs::CANDIDATE;
 use super::act::Acted;
 use super::form::FormFields;
 use super::panel::{Panel, PanelEntry, PanelField, Tone};

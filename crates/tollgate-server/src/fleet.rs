@@ -14,10 +14,10 @@ use tokio::task::JoinSet;
 use tollgate::Timestamp;
 use tollgate_redis::{FleetNews, ReplyClass};
 
-pub(crate) use peer::{AnswerLimits, NODE_HEADER, PeerClient, PeerLines, PeerRequest, PeerTrust};
+pub(crate) use peer::{AnswerLimits, NODE_HEADER, PeerClient, PeerRequest, PeerStream, PeerTrust};
 pub(crate) use roster::{NodeAbout, NodeState, NodeView, Roster};
 pub(crate) use signature::{
-    AskedFor, LineProofs, NodeKey, NodeSignature, OtherVersion, PROOF_HEADER, SeenQuestions,
+    AskedFor, NodeKey, NodeSignature, OtherVersion, PROOF_HEADER, SeenNonces, StreamProofs,
 };
 
 use crate::operator_state::{OperatorStateFile, SharedState};
@@ -64,7 +64,7 @@ pub(crate) struct FleetMember {
     file: Option<Arc<OperatorStateFile>>,
     peers: PeerClient,
     /// The questions of other nodes that were answered.
-    pub(crate) questions: SeenQuestions,
+    pub(crate) questions: SeenNonces,
     /// Held during an exchange, so that each builds on the one before.
     exchanging: AsyncMutex<()>,
     seen: Mutex<SeenNodes>,
@@ -90,7 +90,7 @@ impl FleetMember {
             shared,
             file,
             peers,
-            questions: SeenQuestions::default(),
+            questions: SeenNonces::default(),
             exchanging: AsyncMutex::default(),
             seen: Mutex::default(),
         })
@@ -231,7 +231,7 @@ impl FleetMember {
     ///
     /// # Errors
     /// As [`FleetMember::ask`].
-    pub(crate) async fn open(&self, node: &NodeView, question: &PeerRequest) -> Result<PeerLines, String> {
+    pub(crate) async fn open(&self, node: &NodeView, question: &PeerRequest) -> Result<PeerStream, String> {
         self.peers.open(node, question, self.wall_now()).await
     }
 

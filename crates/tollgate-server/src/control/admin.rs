@@ -43,7 +43,7 @@ pub(crate) const PREFIX: &str = "/admin/";
 /// Maximum number of concurrent live views.
 const WATCHERS_MAX: usize = 16;
 /// Maximum number of concurrent views for which other nodes are asked: each asks up to 64 nodes, for 4 MiB each.
-const FLEET_VIEWS_MAX: usize = 8;
+const FAN_OUTS_MAX: usize = 8;
 /// Maximum number of concurrent answers with the requests of the last hour: each may have tens of megabytes.
 const KEPT_REQUESTS_MAX: usize = 2;
 
@@ -54,7 +54,7 @@ pub(crate) struct Admin {
     logins: Logins,
     audit: Audit,
     watchers: Arc<Semaphore>,
-    fleet_views: Semaphore,
+    fan_outs: Semaphore,
     kept_requests: Arc<Semaphore>,
     /// For the comparison of a policy with the last hour, one at a time.
     comparing: Semaphore,
@@ -71,7 +71,7 @@ impl Admin {
             logins: Logins::new(clock.clone()),
             audit: Audit::default(),
             watchers: Arc::new(Semaphore::new(WATCHERS_MAX)),
-            fleet_views: Semaphore::new(FLEET_VIEWS_MAX),
+            fan_outs: Semaphore::new(FAN_OUTS_MAX),
             kept_requests: Arc::new(Semaphore::new(KEPT_REQUESTS_MAX)),
             comparing: Semaphore::new(1),
             clock,

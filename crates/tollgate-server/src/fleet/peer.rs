@@ -25,7 +25,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tollgate::Timestamp;
 
 use super::roster::NodeView;
-use super::signature::{AskedFor, LineProofs, NodeKey, NodeSignature, Nonce};
+use super::signature::{AskedFor, NodeKey, NodeSignature, Nonce, StreamProofs};
 use crate::disk::plain_cause;
 use crate::text::plain;
 use crate::tls::{self, TlsFiles};
@@ -131,7 +131,7 @@ impl PeerClient {
         node: &NodeView,
         question: &PeerRequest,
         now: Timestamp,
-    ) -> Result<PeerLines, String> {
+    ) -> Result<PeerStream, String> {
         let limits = AnswerLimits::VIEW;
         let opened = async { self.respond(node, question, now).await?.lines(&question.key).await };
         timeout(limits.timeout, opened).await.unwrap_or_else(|_| Err(limits.silent()))
@@ -205,9 +205,9 @@ struct PeerResponse {
 }
 
 /// Lines that a node sends as they come, each with its proof.
-pub(crate) struct PeerLines {
+pub(crate) struct PeerStream {
     pub(crate) body: Incoming,
-    pub(crate) proofs: LineProofs,
+    pub(crate) proofs: StreamProofs,
 }
 
 impl PeerResponse {
@@ -231,7 +231,7 @@ impl PeerResponse {
     ///
     /// # Errors
     /// As [`PeerResponse::document`].
-    async fn lines(self, key: &NodeKey) -> Result<PeerLines, String> {
+    async fn lines(self, key: &NodeKey) -> Result<PeerStream, String> {
         if self.response.status() != StatusCode::OK {
             let refused = self.document(key, 0).await;
             return Err(refused.err().unwrap_or_else(|| unproven(StatusCode::OK)));
@@ -239,8 +239,8 @@ impl PeerResponse {
         if !self.question.is_answered_in_lines(key, self.response.headers()) {
             return Err(unproven(StatusCode::OK));
         }
-        let proofs = LineProofs::new(key.clone(), &self.question);
-        Ok(PeerLines { body: self.response.into_body(), proofs })
+        let proofs = StreamProofs::new(key.clone(), &self.question);
+        Ok(PeerStream { body: self.response.into_body(), proofs })
     }
 }
 

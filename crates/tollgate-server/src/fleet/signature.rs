@@ -170,7 +170,7 @@ impl NodeSignature {
         key.sign(&parts.map(str::as_bytes))
     }
 
-    /// The value of that header for an answer whose lines have proofs of their own; see [`LineProofs`].
+    /// The value of that header for an answer whose lines have proofs of their own; see [`StreamProofs`].
     pub(crate) fn proof_of_lines(&self, key: &NodeKey) -> String {
         key.sign(&[b"lines 2", self.signature.as_bytes()])
     }
@@ -194,13 +194,13 @@ fn has_proof(headers: &HeaderMap, expected: &str) -> bool {
 
 /// The proofs of an answer in lines, one after the other. Each covers the number of its line, so that none can be left
 /// out, repeated or changed.
-pub(crate) struct LineProofs {
+pub(crate) struct StreamProofs {
     key: NodeKey,
     question: String,
     next: u64,
 }
 
-impl LineProofs {
+impl StreamProofs {
     pub(crate) fn new(key: NodeKey, question: &NodeSignature) -> Self {
         Self { key, question: question.signature.clone(), next: 0 }
     }
@@ -227,7 +227,7 @@ impl LineProofs {
 
 /// The questions that a node has answered, for as long as their instants are accepted.
 #[derive(Default)]
-pub(crate) struct SeenQuestions(Mutex<SeenByTime>);
+pub(crate) struct SeenNonces(Mutex<SeenByTime>);
 
 #[derive(Default)]
 struct SeenByTime {
@@ -236,7 +236,7 @@ struct SeenByTime {
     forgotten_until: Option<u64>,
 }
 
-impl SeenQuestions {
+impl SeenNonces {
     /// Checks that a signed question was asked just now and not answered before, and remembers it. If more are asked than
     /// can be remembered, the oldest is forgotten, and a question that is as old is accepted no more.
     ///

@@ -219,7 +219,7 @@ impl ControlPlane {
         question: &PeerRequest,
         limits: AnswerLimits,
     ) -> Result<Vec<NodeAnswer>, Problem> {
-        let _asking = self.admin.fleet_views.try_acquire().map_err(|_| {
+        let _asking = self.admin.fan_outs.try_acquire().map_err(|_| {
             let detail =
                 "this server is asking the other nodes for as many views as it may; try again in a second";
             Problem::of_admin(AdminProblem::Busy, detail)

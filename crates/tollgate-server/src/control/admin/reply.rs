@@ -12,7 +12,7 @@ use super::guard::NodeRequest;
 use super::tail::EventBody;
 use super::verbs::AdminAnswer;
 use crate::control::ControlPlane;
-use crate::fleet::{LineProofs, NODE_HEADER, NodeKey, NodeSignature, PROOF_HEADER};
+use crate::fleet::{NODE_HEADER, NodeKey, NodeSignature, PROOF_HEADER, StreamProofs};
 use crate::problem::AdminProblem;
 use crate::problem::{Kind, Problem, problem_details};
 use crate::shutdown::Stop;
@@ -67,7 +67,7 @@ async fn proven(
             (question.proof(key, head.status.as_u16(), &bytes), Either::Left(Full::new(bytes)))
         }
         Either::Right(lines) => {
-            let proofs = LineProofs::new(key.clone(), question);
+            let proofs = StreamProofs::new(key.clone(), question);
             (question.proof_of_lines(key), Either::Right(lines.with_proofs(proofs)))
         }
     };

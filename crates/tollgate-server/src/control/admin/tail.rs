@@ -18,7 +18,7 @@ use tollgate::{Clock, Timestamp};
 
 use super::traffic_view::EventView;
 use super::view::Instant;
-use crate::fleet::{FleetMember, LineProofs, NodeView, PeerLines, PeerRequest};
+use crate::fleet::{FleetMember, NodeView, PeerRequest, PeerStream, StreamProofs};
 use crate::shutdown::{Stop, stopped};
 use crate::telemetry::Event;
 
@@ -35,7 +35,7 @@ const LONGEST: Duration = Duration::from_secs(3_600);
 pub(crate) struct EventBody {
     lines: mpsc::Receiver<Bytes>,
     /// Where another node reads them.
-    proofs: Option<LineProofs>,
+    proofs: Option<StreamProofs>,
     /// While it exists, the connection counts an answer as in progress.
     _answering: Box<dyn Send + Sync>,
 }
@@ -47,7 +47,7 @@ impl EventBody {
     }
 
     /// The same lines, each with its proof.
-    pub(super) fn with_proofs(self, proofs: LineProofs) -> Self {
+    pub(super) fn with_proofs(self, proofs: StreamProofs) -> Self {
         Self { proofs: Some(proofs), ..self }
     }
 }
@@ -203,8 +203,8 @@ pub(super) fn merged(
 }
 
 /// Forwards the proven lines of another node until they end. Returns why they ended.
-async fn relay(peer: PeerLines, name: &str, lines: &mpsc::Sender<Bytes>) -> String {
-    let PeerLines { mut body, mut proofs } = peer;
+async fn relay(peer: PeerStream, name: &str, lines: &mpsc::Sender<Bytes>) -> String {
+    let PeerStream { mut body, mut proofs } = peer;
     let mut rest: Vec<u8> = Vec::new();
     while let Some(frame) = body.frame().await {
         let Ok(frame) = frame else { break };

@@ -116,10 +116,10 @@ async fn the_reason_of_a_refusal_is_shown_only_with_its_proof() {
 async fn lines_are_proven() {
     let open = async |node: NodeView| PeerClient::default().open(&node, &question(), NOW).await;
     let right = node(|question| {
-        let line = LineProofs::new(key(), &question).proven(b"{}\n");
+        let line = StreamProofs::new(key(), &question).proven(b"{}\n");
         response(200, &question.proof_of_lines(&key()), std::str::from_utf8(&line).unwrap())
     });
-    let PeerLines { body, mut proofs } = open(right.await).await.ok().unwrap();
+    let PeerStream { body, mut proofs } = open(right.await).await.ok().unwrap();
     let line = body.collect().await.unwrap().to_bytes();
     assert_eq!(proofs.checked(&line), Some(&b"{}\n"[..]));
     let document = node(|question| response(200, &question.proof(&key(), 200, b"{}\n"), "{}\n"));

@@ -1,4 +1,4 @@
-//! What is signed and proven, that nothing of it can be replaced, and that no question is answered twice.
+//! Nothing that is signed or proven can be replaced, and no question is answered twice.
 
 use hyper::header::HeaderName;
 
@@ -32,7 +32,7 @@ fn the_vectors_of_the_design() {
     let page = without_spaces(include_str!("../../../../../docs/design/fleet.md"));
     let (key, _) = keys();
     let asked = NodeSignature::new(&key, ASKED, b"{}", NONCE, NOW);
-    let mut lines = LineProofs::new(key.clone(), &asked);
+    let mut lines = StreamProofs::new(key.clone(), &asked);
     let line = String::from_utf8(lines.proven(b"{\"missed\":1}\n").to_vec()).unwrap();
     for vector in [
         format!("Authorization: {}", asked.header()),
@@ -69,7 +69,7 @@ fn a_question_is_for_one_node() {
 }
 
 /// The story: a header whose words have any length was hashed before it was looked at. Words of another length are no
-/// question, so nothing is computed from them; and a node of another version is told apart from a program.
+/// question, so nothing is computed from them; and a node of another version is no program without a token.
 #[test]
 fn a_header_of_another_form_is_no_question() {
     let (key, _) = keys();
@@ -126,9 +126,9 @@ fn each_line_is_proven() {
     let asked = NodeSignature::new(&key, ASKED, b"", NONCE, NOW);
     assert!(asked.is_answered_in_lines(&key, &proof(&asked.proof_of_lines(&key))));
     assert!(!asked.is_answered_in_lines(&key, &proof(&asked.proof_of_lines(&other))));
-    let mut proofs = LineProofs::new(key.clone(), &asked);
+    let mut proofs = StreamProofs::new(key.clone(), &asked);
     let [one, two, three] = [&b"{\"a\":1}\n"[..], b"\n", b"{\"b\":2}\n"].map(|line| proofs.proven(line));
-    let reader = || LineProofs::new(key.clone(), &asked);
+    let reader = || StreamProofs::new(key.clone(), &asked);
     let mut right = reader();
     assert_eq!(right.checked(&one), Some(&b"{\"a\":1}\n"[..]));
     assert_eq!(right.checked(&two), Some(&b"\n"[..]));
@@ -140,9 +140,9 @@ fn each_line_is_proven() {
     for no_line in [&b""[..], b"\n", b"{\"a\":1}\n", &one[..DIGEST_CHARS]] {
         assert_eq!(reader().checked(no_line), None);
     }
-    assert_eq!(LineProofs::new(other, &asked).checked(&one), None, "another token");
+    assert_eq!(StreamProofs::new(other, &asked).checked(&one), None, "another token");
     let again = NodeSignature::new(&key, ASKED, b"", Nonce(1), NOW);
-    assert_eq!(LineProofs::new(key, &again).checked(&one), None, "another question");
+    assert_eq!(StreamProofs::new(key, &again).checked(&one), None, "another question");
 }
 
 /// A question from too long ago, or from too far ahead, is refused with the reason.
@@ -150,7 +150,7 @@ fn each_line_is_proven() {
 fn old_questions_are_refused() {
     let asked = |nonce| NodeSignature::new(&keys().0, ASKED, b"", Nonce(nonce), NOW);
     let at = |seconds: u64| Timestamp::from_unix_seconds(seconds);
-    let seen = SeenQuestions::default();
+    let seen = SeenNonces::default();
     assert_eq!(
         seen.accept(&asked(1), at(1_700_000_300)).and(seen.accept(&asked(2), at(1_699_999_700))),
         Ok(())
@@ -163,7 +163,7 @@ fn old_questions_are_refused() {
 #[test]
 fn a_question_is_answered_once() {
     let (key, _) = keys();
-    let seen = SeenQuestions::default();
+    let seen = SeenNonces::default();
     let asked = NodeSignature::new(&key, ASKED, b"", NONCE, NOW);
     assert_eq!(seen.accept(&asked, NOW), Ok(()));
     for later in [0, 1, 299, 300] {
@@ -181,7 +181,7 @@ fn a_question_is_answered_once() {
 #[test]
 fn forgotten_questions_are_not_accepted() {
     let (key, _) = keys();
-    let seen = SeenQuestions::default();
+    let seen = SeenNonces::default();
     let asked = |at: u64, nonce| NodeSignature {
         at,
         nonce: Nonce(nonce),

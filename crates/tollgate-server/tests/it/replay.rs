@@ -87,6 +87,33 @@ fn hashed_keys_stay_in_the_house() {
     assert_ne!(hashed(), hashed(), "the secret is another one each time");
 }
 
+/// The story: with hashed keys a mail address stood in the route and the user agent of its key. No report has it, and no
+/// report has the key as a part of the route.
+#[test]
+fn hashed_reports_have_no_addresses_in_routes() {
+    let scratch = Scratch::new();
+    let (old, policy) = (
+        scratch.file("old.yaml", "limits: [{name: per-user, by: [user], rate: 9/min}]"),
+        scratch.file("policy.yaml", "limits: [{name: per-user, by: [user], rate: 2/min}]"),
+    );
+    let of = |path: &str| {
+        format!(
+            "192.0.2.1 - frieda [16/Nov/2026:10:00:01 +0000] \"GET {path} HTTP/1.1\" 200 5 \"-\" \"bot (ops@example.com)\"\n"
+        )
+    };
+    let of_address = of("/users/alice%40example.com/x").replace("frieda", "alice");
+    let log = scratch.file("access.log", &(of("/u/frieda").repeat(5) + &of_address.repeat(5)));
+    let (html, json) = (scratch.text("r.html"), scratch.text("r.json"));
+    let arguments = ["replay", "--policy", &policy, &log, "--html", &html, "--json", &json, "--hash-keys"];
+    for more in [&[][..], &["--against", &old]] {
+        let output = run(&[&arguments[..], more].concat(), b"");
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let all = stdout(&output) + &fs::read_to_string(&html).unwrap() + &fs::read_to_string(&json).unwrap();
+        assert!(all.contains("/users/*/x") && all.contains("/u/*") && all.contains("bot *"), "{all}");
+        assert!(!all.contains("alice") && !all.contains("@example") && !all.contains("frieda"), "{all}");
+    }
+}
+
 /// Attributes come from the same config as live: here the client behind a trusted proxy, and a mapped header.
 #[test]
 fn attributes_are_read_as_live() {

@@ -162,6 +162,7 @@ impl ComparisonSheet {
             first_denied,
             freed,
             sentence,
+            is_estimated: false,
         }
     }
 }

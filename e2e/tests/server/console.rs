@@ -182,6 +182,47 @@ fn a_chart_goes_on_when_its_limit_is_gone() {
                       select.dispatchEvent(new Event('change')); return select.value === 'per-key';";
         browser.script(script).as_bool().filter(|chosen| *chosen)
     });
+/// A denial by another node of the fleet is shown as soon as one of this node, by the clock of the page that sends the
+/// request to the other node and watches its own table. Of five rounds three must keep the promise.
+#[test]
+fn a_denial_of_another_node_is_shown_within_two_seconds() {
+    let redis = Redis::start(&[]);
+    let (one, two) = (on(&redis.url(), POLICY), on(&redis.url(), POLICY));
+    one.joined();
+    two.joined();
+    let browser = logged_in(&one, TOKEN, Scripts::On);
+    browser.shows("#strip", "sums over 2 of 2");
+    (0..6).for_each(|_| drop(two.check(KEY)));
+    let denied = || {
+        let script = "const rows = [...document.querySelectorAll('#limits tbody tr')]; \
+                      return rows.find((row) => row.cells[0].innerText === 'per-key')?.cells[5].innerText ?? '';";
+        browser.script(script)
+    };
+    browser.soon("1 denial", || (denied() == "1").then_some(()));
+    let mut millis = Vec::new();
+    for count in 2..=6 {
+        // The page watches its table, and the test asks the other node: a page may not send to another server.
+        browser.script(
+            "window.changedAt = null; window.askedAt = performance.now(); \
+             const count = () => [...document.querySelectorAll('#limits tbody tr')] \
+                 .find((row) => row.cells[0].innerText === 'per-key')?.cells[5].innerText; \
+             const before = count(); \
+             new MutationObserver((changes, observer) => { \
+                 if (count() === before) return; \
+                 observer.disconnect(); \
+                 window.changedAt = performance.now(); \
+             }).observe(document.getElementById('limits'), { childList: true, subtree: true });",
+        );
+        assert_eq!(two.check(KEY)["allowed"], false);
+        let shown = json!(count.to_string());
+        browser.soon("it is shown", || (denied() == shown).then_some(()));
+        millis.push(browser.script("return window.changedAt - window.askedAt").as_f64().unwrap());
+    }
+    millis.sort_by(f64::total_cmp);
+    assert!(millis[2] <= 2_000.0, "{millis:?}");
+    without_complaints(&browser);
+}
+
     let drawn = || {
         let script = "return document.querySelector('#chart .denied')?.getAttribute('points') ?? '';";
         browser.script(script).as_str().unwrap().to_owned()

@@ -151,7 +151,9 @@ impl ControlPlane {
 
     /// The console as a page.
     async fn console_page(&self, session: &ConsoleSession) -> Result<Response<AdminBody>, Problem> {
-        let overview = self.overview().await.ok_or_else(|| {
+        self.look_around().await;
+        self.ask_others_if_old().await;
+        let overview = self.overview().ok_or_else(|| {
             Problem::new(Kind::StoreUnavailable, "the console measures each second; ask again in a moment")
         })?;
         let audit = (session.who.role >= Role::Admin).then(|| self.audit_panel());

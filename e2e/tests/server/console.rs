@@ -116,12 +116,27 @@ fn an_operator_works_in_a_browser() {
     assert_eq!(server.check(other)["cause"], "operator-block");
     browser.shows("#overrides", "blocked");
     browser.shows("#audit", "block");
+    // The story: "such a request passes now" stayed above "is blocked until", and the block could not be lifted there.
+    browser.shows("#act-about", "Yes, it is denied");
+    assert!(!browser.text("#act-about").contains("passes now"), "{}", browser.text("#act-about"));
+    browser.shows("#act-offers", "Unblock");
+    press_offer(&browser, "Unblock");
+    browser.shows("#act-result", "is no longer blocked");
+    browser.shows("#act-about", "No, such a request passes now");
+    assert_eq!(server.check(other)["allowed"], true);
 
     open(&browser, "limits", "per-key");
     press_offer(&browser, "Turn off for 10 min");
     browser.shows("#act-result", "limit per-key: off until");
     assert_eq!(server.check(KEY)["allowed"], true, "the limit is off");
     browser.shows("#overrides", "ends in 9 min");
+    // The question of before is still there.
+    browser.click("#ask-form button");
+    browser.shows("#answer .warn", "limit per-key does not deny it: an operator turned it off until 20");
+    // A question that is none is no error of the page.
+    browser.script("document.getElementById('ask-key').value = 'no question'");
+    browser.click("#ask-form button");
+    browser.shows("#answer .bad", "api_key=k1 path=");
     press_offer(&browser, "Restore");
     browser.shows("#act-result", "limit per-key: restored");
     assert_eq!(server.check(KEY)["allowed"], false, "the limit holds again");
@@ -167,21 +182,6 @@ fn a_denial_is_shown_within_two_seconds() {
     without_complaints(&browser);
 }
 
-/// The story: the chart of a limit stood still once no node counted the limit any more, and showed its last second as now.
-#[test]
-fn a_chart_goes_on_when_its_limit_is_gone() {
-    let scratch = Scratch::new();
-    scratch.write("policy.yaml", POLICY);
-    let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", "policy.yaml"]);
-    command.current_dir(scratch.folder()).env("TOLLGATE_ADMIN_TOKEN", TOKEN);
-    let server = Server::spawn(command, "");
-    let browser = logged_in(&server, TOKEN, Scripts::On);
-    (0..8).for_each(|_| drop(server.check(KEY)));
-    browser.soon("the limit can be chosen", || {
-        let script = "const select = document.getElementById('rates-limit'); select.value = 'per-key'; \
-                      select.dispatchEvent(new Event('change')); return select.value === 'per-key';";
-        browser.script(script).as_bool().filter(|chosen| *chosen)
-    });
 /// A denial by another node of the fleet is shown as soon as one of this node, by the clock of the page that sends the
 /// request to the other node and watches its own table. Of five rounds three must keep the promise.
 #[test]
@@ -223,6 +223,21 @@ fn a_denial_of_another_node_is_shown_within_two_seconds() {
     without_complaints(&browser);
 }
 
+/// The story: the chart of a limit stood still once no node counted the limit any more, and showed its last second as now.
+#[test]
+fn a_chart_goes_on_when_its_limit_is_gone() {
+    let scratch = Scratch::new();
+    scratch.write("policy.yaml", POLICY);
+    let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", "policy.yaml"]);
+    command.current_dir(scratch.folder()).env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+    let server = Server::spawn(command, "");
+    let browser = logged_in(&server, TOKEN, Scripts::On);
+    (0..8).for_each(|_| drop(server.check(KEY)));
+    browser.soon("the limit can be chosen", || {
+        let script = "const select = document.getElementById('rates-limit'); select.value = 'per-key'; \
+                      select.dispatchEvent(new Event('change')); return select.value === 'per-key';";
+        browser.script(script).as_bool().filter(|chosen| *chosen)
+    });
     let drawn = || {
         let script = "return document.querySelector('#chart .denied')?.getAttribute('points') ?? '';";
         browser.script(script).as_str().unwrap().to_owned()
@@ -491,6 +506,8 @@ fn small_screens_and_keyboards_suffice() {
     browser.script("document.querySelector('#keys a').focus()");
     browser.press(ENTER);
     browser.shows("#act-title", DIGEST);
+    // The story: the name of a key made the page wider than the screen.
+    assert_eq!(browser.script("return document.documentElement.scrollWidth"), 360);
     assert_eq!(browser.script("return document.activeElement.id"), "act-title");
     browser.press(TAB);
     assert_eq!(browser.script("return document.activeElement.id"), "act-close");

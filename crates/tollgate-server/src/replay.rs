@@ -334,6 +334,7 @@ fn hash_keys(report: &mut Report, sentences: Vec<String>) -> Result<(), String> 
     getrandom::fill(&mut secret).map_err(|error| format!("the system gives no random bytes: {error}"))?;
     let secret = hmac::Key::new(hmac::HMAC_SHA256, &secret);
     let hash = |key: &mut TouchedKey| {
+        key.user_agent = key.user_agent.as_deref().map(without_addresses);
         let tag = hmac::sign(&secret, key.key.as_bytes());
         key.key = tag.as_ref().iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect();
     };
@@ -349,6 +350,13 @@ fn hash_keys(report: &mut Report, sentences: Vec<String>) -> Result<(), String> 
     report.input.bad_examples.clear();
     report.input.undecidable_examples.clear();
     Ok(())
+}
+
+/// A user agent with `*` for each mail address.
+fn without_addresses(agent: &str) -> String {
+    let is_address = |word: &str| word.contains('@') || word.contains("%40");
+    let words = agent.split(' ').map(|word| if is_address(word) { "*" } else { word });
+    words.collect::<Vec<&str>>().join(" ")
 }
 
 /// The report with the names of its files.

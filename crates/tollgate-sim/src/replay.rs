@@ -15,6 +15,7 @@ mod arrivals;
 mod run;
 mod touched;
 mod bounds;
+mod window_bounds;
 mod scaled;
 mod keys;
 mod sheet;
@@ -214,6 +215,8 @@ impl<D: Describe> Replay<D> {
         let end = self.newest;
         if let Some(working) = &mut self.working {
             working.finish(end, &self.describe);
+            let is_unknown = working.sheet.stamps == Stamps::Exact && self.whole_seconds > 0;
+            working.sheet.is_displaced = is_unknown || self.arrivals.late() > 0;
         }
         Ok(self.report(input))
     }
@@ -300,8 +303,11 @@ impl<D: Describe> Replay<D> {
                 policy.limits().get(index).map(|limit| limit.name().to_owned()).unwrap_or_default()
             }
         };
-        let against =
-            against.map(|(run, comparison)| comparison.report(name_in(main.policy()), name_in(run.policy())));
+        let is_estimated = sheet.stamps == Stamps::WholeSeconds || sheet.is_displaced;
+        let against = against.map(|(run, comparison)| Comparison {
+            is_estimated,
+            ..comparison.report(name_in(main.policy()), name_in(run.policy()))
+        });
         Report {
             input,
             clients,
@@ -321,7 +327,7 @@ impl<D: Describe> Replay<D> {
     /// Facts that the log lacks, with the assumptions made instead.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        let Some(Working { main, sheet, .. }) = &self.working else { return notes };
+        let Some(Working { main, sheet, against, .. }) = &self.working else { return notes };
         let policy = main.policy();
         let quotas = || policy.limits().iter().flat_map(|limit| limit.quotas());
         let has_permits = quotas().any(|quota| quota.rate().is_none());
@@ -345,17 +351,29 @@ impl<D: Describe> Replay<D> {
             ));
         }
         match sheet.stamps {
-            Stamps::WholeSeconds => notes.push(stamps_note(sheet)),
+            Stamps::WholeSeconds => {
+                notes.push(stamps_note(sheet));
+                let parts = [
+                    against.as_ref().map(|_| "the comparison of the policies"),
+                    (sheet.refused > 0).then_some("the replay without refused requests"),
+                ];
+                let parts: Vec<&str> = parts.into_iter().flatten().collect();
+                if !parts.is_empty() {
+                    let parts = parts.join(" and ");
+                    notes.push(format!("an estimate: {parts}, with requests spread evenly over each second"));
+                }
+            }
             Stamps::Exact if self.whole_seconds > 0 => notes.push(format!(
                 "{} records have stamps of whole seconds and were spread evenly over them; the log begins with finer ones, so \
-                 there is no range",
+                 there is no range, and the denials are an estimate",
                 self.whole_seconds
             )),
             Stamps::Exact => {}
         }
         if self.arrivals.late() > 0 {
             notes.push(format!(
-                "{} records were more than {} s out of order, and were decided when they came; sort the log by time",
+                "{} records were more than {} s out of order, and were decided when they came, so the denials are an estimate; \
+                 sort the log by time",
                 self.arrivals.late(),
                 self.arrivals.window().ceil_seconds()
             ));
@@ -375,27 +393,36 @@ impl<D: Describe> Replay<D> {
 
 /// The uncertainty of stamps in whole seconds.
 fn stamps_note(sheet: &Sheet) -> String {
-    let (range, estimated) = (sheet.denied_range(), sheet.estimated());
-    let mut note = match (range.low == range.high, estimated.is_empty()) {
-        (true, false) => "stamps are whole seconds; spread evenly over each second or all at its start, the denials are the \
-                          same"
+    let (range, estimates) = (sheet.denied_range(), sheet.estimates());
+    let mut note = match (range.low == range.high, estimates.estimated.contains(&true)) {
+        (true, true) => "stamps are whole seconds, and wherever in its second each request came the denials may differ"
             .to_owned(),
-        (true, true) => "stamps are whole seconds, and the denials are the same wherever in its second each request came"
+        (true, false) => "stamps are whole seconds, and the denials are the same wherever in its second each request came"
             .to_owned(),
         (false, _) => "stamps are whole seconds: ranges are from the fewest denials to the most, wherever in its second each \
                        request came; log milliseconds ($msec in nginx) for one number"
             .to_owned(),
     };
-    if range.low < range.high && !estimated.is_empty() {
+    let limits = sheet.policy.limits();
+    let named = |is_named: &dyn Fn(usize) -> bool| {
+        let names = limits.iter().enumerate().filter(|(index, _)| is_named(*index));
+        names.map(|(_, limit)| limit.name()).collect::<Vec<&str>>().join(", ")
+    };
+    let unproven = named(&|index| estimates.unproven[index]);
+    if !unproven.is_empty() {
         note.push_str(&format!(
-            "; an estimate for {}: only two readings, requests spread evenly over each second and all at its start",
-            estimated.join(", ")
+            "; an estimate for {unproven}: only two readings, requests spread evenly over each second and all at its start"
         ));
     }
-    if range.low < range.high && sheet.is_entangled() {
-        note.push_str(
-            "; several limits deny, and the range of each takes the denials of the others as they were",
-        );
+    let entangled = named(&|index| estimates.entangled[index]);
+    if !entangled.is_empty() {
+        note.push_str(&format!(
+            "; an estimate for {entangled}: a request meets several limits, and the range of each takes the denials of the \
+             others as they were"
+        ));
+    }
+    if sheet.is_touched_estimated() {
+        note.push_str("; an estimate for touched clients: some keys have several");
     }
     note
 }

@@ -2,9 +2,13 @@
 
 use std::fmt::Write;
 
+use tollgate::Ticks;
+use tollgate::time::TICKS_PER_SECOND;
+
 use super::report::{FileResult, headline};
 
-/// The document: a suite for each file, with a test case for each case. A file that cannot be tested is an error.
+/// The document: a suite for each file, with a test case for each case and the time it took. A file that cannot be
+/// tested is an error.
 pub(super) fn document(files: &[FileResult]) -> String {
     let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n");
     for file in files {
@@ -20,8 +24,11 @@ fn suite(into: &mut String, file: &FileResult) {
     let cases = match &file.outcome {
         Ok(cases) => cases.as_slice(),
         Err(problem) => {
-            let _ = writeln!(into, "  <testsuite name=\"{name}\" tests=\"1\" failures=\"0\" errors=\"1\">");
-            let _ = writeln!(into, "    <testcase classname=\"{name}\" name=\"{name}\">");
+            let _ = writeln!(
+                into,
+                "  <testsuite name=\"{name}\" tests=\"1\" failures=\"0\" errors=\"1\" time=\"0\">"
+            );
+            let _ = writeln!(into, "    <testcase classname=\"{name}\" name=\"{name}\" time=\"0\">");
             let _ = writeln!(into, "      <error message=\"cannot be tested\">{}</error>", escaped(problem));
             into.push_str("    </testcase>\n  </testsuite>\n");
             return;
@@ -29,17 +36,19 @@ fn suite(into: &mut String, file: &FileResult) {
     };
     let failures = cases.iter().filter(|case| !case.mismatches.is_empty()).count();
     let tests = cases.len();
+    let took = seconds(cases.iter().fold(Ticks::ZERO, |sum, case| sum + case.took));
     let _ = writeln!(
         into,
-        "  <testsuite name=\"{name}\" tests=\"{tests}\" failures=\"{failures}\" errors=\"0\">"
+        "  <testsuite name=\"{name}\" tests=\"{tests}\" failures=\"{failures}\" errors=\"0\" time=\"{took}\">"
     );
     for case in cases {
-        let of_case = escaped(&case.name);
+        let (of_case, took) = (escaped(&case.name), seconds(case.took));
+        let _ = write!(into, "    <testcase classname=\"{name}\" name=\"{of_case}\" time=\"{took}\"");
         if case.mismatches.is_empty() {
-            let _ = writeln!(into, "    <testcase classname=\"{name}\" name=\"{of_case}\"/>");
+            into.push_str("/>\n");
             continue;
         }
-        let _ = writeln!(into, "    <testcase classname=\"{name}\" name=\"{of_case}\">");
+        into.push_str(">\n");
         let lines = case.mismatches.iter().flat_map(|mismatch| {
             let headline = format!("{}:{}: {}", file.name, mismatch.line, headline(mismatch));
             [headline, mismatch.explanation.clone()]
@@ -55,6 +64,12 @@ fn suite(into: &mut String, file: &FileResult) {
         into.push_str("    </testcase>\n");
     }
     into.push_str("  </testsuite>\n");
+}
+
+/// A time in seconds, as JUnit has it.
+fn seconds(time: Ticks) -> String {
+    let micros = time.as_micros();
+    format!("{}.{:06}", micros / TICKS_PER_SECOND, micros % TICKS_PER_SECOND)
 }
 
 /// The text in XML. A character that XML cannot hold is replaced.
@@ -96,6 +111,7 @@ mod tests {
             name: "\"/><x a='\u{1}\n".to_owned(),
             line: 3,
             requests: 2,
+            took: Ticks::from_micros(1_000_250),
             mismatches: vec![mismatch],
         };
         let files = [
@@ -107,13 +123,13 @@ mod tests {
             },
         ];
         let expected = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n  \
-            <testsuite name=\"t.yaml\" tests=\"1\" failures=\"1\" errors=\"0\">\n    \
-            <testcase classname=\"t.yaml\" name=\"&quot;/&gt;&lt;x a='\u{fffd}&#10;\">\n      \
+            <testsuite name=\"t.yaml\" tests=\"1\" failures=\"1\" errors=\"0\" time=\"1.000250\">\n    \
+            <testcase classname=\"t.yaml\" name=\"&quot;/&gt;&lt;x a='\u{fffd}&#10;\" time=\"1.000250\">\n      \
             <failure message=\"request 2 at 1.5 s: expected deny by &lt;per-key&gt;, got allow\">\
             t.yaml:7: request 2 at 1.5 s: expected deny by &lt;per-key&gt;, got allow&#10;a &amp; b</failure>\n    \
             </testcase>\n  </testsuite>\n  \
-            <testsuite name=\"u.yaml\" tests=\"1\" failures=\"0\" errors=\"1\">\n    \
-            <testcase classname=\"u.yaml\" name=\"u.yaml\">\n      \
+            <testsuite name=\"u.yaml\" tests=\"1\" failures=\"0\" errors=\"1\" time=\"0\">\n    \
+            <testcase classname=\"u.yaml\" name=\"u.yaml\" time=\"0\">\n      \
             <error message=\"cannot be tested\">&lt;no such file&gt;</error>\n    \
             </testcase>\n  </testsuite>\n</testsuites>\n";
         assert_eq!(document(&files), expected);

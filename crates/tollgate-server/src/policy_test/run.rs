@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use tollgate::{CheckRequest, Engine, MemoryStore, Policy, Secret, Timestamp};
+use tollgate::{CheckRequest, Clock, Engine, MemoryStore, Policy, Secret, Ticks, Timestamp};
 
 use super::file::{TestCase, TestStep};
 
@@ -19,6 +19,8 @@ pub(super) struct CaseResult {
     pub(super) line: u32,
     /// How many requests were decided.
     pub(super) requests: u64,
+    /// How long it took to decide about them, by the clock of this machine.
+    pub(super) took: Ticks,
     /// The first mismatch of each entry; empty if the case passes.
     pub(super) mismatches: Vec<Mismatch>,
 }
@@ -49,7 +51,13 @@ pub(super) fn run(policy: Policy, cases: &[&TestCase]) -> Vec<CaseResult> {
     let first = engine(policy, start);
     let fresh =
         |case: &TestCase| first.maintenance().siblings().candidate(first.policy(), MEMORY_BYTES, case.start);
-    cases.iter().map(|case| run_case(case, &fresh(case))).collect()
+    let clock = Clock::precise();
+    let timed = |case: &&TestCase| {
+        let begun = clock.now();
+        let result = run_case(case, &fresh(case));
+        CaseResult { took: clock.now().since(begun), ..result }
+    };
+    cases.iter().map(timed).collect()
 }
 
 fn run_case(case: &TestCase, engine: &Engine) -> CaseResult {
@@ -74,7 +82,7 @@ fn run_case(case: &TestCase, engine: &Engine) -> CaseResult {
             }),
         }
     }
-    CaseResult { name: case.name.clone(), line: case.line, requests, mismatches }
+    CaseResult { name: case.name.clone(), line: case.line, requests, took: Ticks::ZERO, mismatches }
 }
 
 /// Decides about each request of an entry. Returns the first that is not as expected, with its number from 1.

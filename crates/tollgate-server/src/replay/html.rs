@@ -6,8 +6,8 @@ use std::fmt::Write;
 use tollgate_sim::replay::{Changed, LimitReport, Peaks, Report, TouchedKey, Week};
 
 use super::text::{
-    DAYS, OTHERS_AS_THEY_WERE, burst_for_none, candidate, costs, delayed, denied_before, facts, many,
-    more_keys, ranged, ranged_share, share, verdict, worst_client,
+    DAYS, ESTIMATED, OTHERS_AS_THEY_WERE, burst_for_none, candidate, costs, delayed, denied_before, facts,
+    many, more_keys, ranged, ranged_share, share, verdict, worst_client,
 };
 use crate::text::plain;
 use crate::time_text::people;
@@ -133,7 +133,8 @@ fn set_this(page: &mut String, report: &Report, suggested: &SuggestedLimit<'_>) 
         let touched = limit.touched_range.map_or(limit.touched, |range| range.high);
         let untouched = limit.keys.saturating_sub(touched);
         let of = many(limit.keys, "key");
-        put(page, format_args!("<p class=\"verdict good\">{untouched} of {of} untouched.</p>\n"));
+        let estimate = if limit.is_range_estimated { ", an estimate" } else { "" };
+        put(page, format_args!("<p class=\"verdict good\">{untouched} of {of} untouched{estimate}.</p>\n"));
     }
     for remark in suggested.remarks {
         put(page, format_args!("<p>{}</p>\n", safe(remark)));
@@ -287,6 +288,9 @@ fn one(page: &mut String, limit: &LimitReport, others: &str) {
     put(page, format_args!("<h2>{}</h2>\n<p>{}</p>\n", safe(&limit.name), safe(&limit.sentence)));
     if let Some(burst) = burst_for_none(limit) {
         put(page, format_args!("<p>{burst}.</p>\n"));
+    }
+    if limit.is_range_estimated {
+        put(page, format_args!("<p>In this log {ESTIMATED}.</p>\n"));
     }
     if limit.delayed > 0 {
         put(page, format_args!("<p>{}.</p>\n", delayed(limit)));

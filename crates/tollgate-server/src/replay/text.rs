@@ -87,15 +87,20 @@ fn show_totals(totals: &Totals, policy: &str, clients: &str, console: &mut Conso
 pub(super) fn verdict(totals: &Totals) -> String {
     let Totals { decisions, clients, clients_touched, .. } = *totals;
     format!(
-        "would have denied {} of {} ({} %), and touched {} of {} ({} %)",
+        "would have denied {} of {} ({} %{}), and touched {} of {} ({} %{})",
         ranged(totals.denied, totals.denied_range),
         many(decisions, "request"),
         ranged_share(totals.denied, totals.denied_range, decisions),
+        if totals.is_range_estimated { ", an estimate" } else { "" },
         ranged(clients_touched, totals.clients_touched_range),
         many(clients, "client"),
-        ranged_share(clients_touched, totals.clients_touched_range, clients)
+        ranged_share(clients_touched, totals.clients_touched_range, clients),
+        if totals.is_clients_range_estimated { ", an estimate" } else { "" }
     )
 }
+
+/// The remark on a limit whose bounds are not proven.
+pub(super) const ESTIMATED: &str = "its denials and touched keys are an estimate, which a note explains";
 
 /// Further facts about all requests together.
 pub(super) fn facts(totals: &Totals, clients: &str) -> Vec<String> {
@@ -178,6 +183,9 @@ fn show_limit(limit: &LimitReport, limits: usize, console: &mut Console) {
     }
     if let Some(burst) = burst_for_none(limit) {
         console.line(format_args!("  {burst}"));
+    }
+    if limit.is_range_estimated {
+        console.line(format_args!("  {ESTIMATED}"));
     }
     if limit.delayed > 0 {
         console.line(format_args!("  {}", delayed(limit)));
@@ -307,10 +315,11 @@ pub(super) fn candidate(name: &str, against: &Comparison, decisions: u64) -> Str
         String::new()
     };
     format!(
-        "{name} would have denied {} of {} ({} %){by_limit}",
+        "{name} would have denied {} of {} ({} %){by_limit}{}",
         against.denied,
         many(decisions, "request"),
-        share(against.denied_percent)
+        share(against.denied_percent),
+        if against.is_estimated { "; an estimate" } else { "" }
     )
 }
 

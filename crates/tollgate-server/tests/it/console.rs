@@ -314,8 +314,15 @@ fn am_i_limited() {
     let page =
         visitor.post_with("/console/act", "", &format!("{question}&form_token={}", visitor.form_token));
     assert!(text(&page).contains("<p role=\"status\" class=\"bad\">Yes, limit per-key"), "{}", text(&page));
-    let wrong = visitor.act("verb=explain&key=k1");
-    assert!(wrong.status == 400 && wrong.json()["sentence"].as_str().unwrap().contains("api_key=k1 path="));
+    for (question, advice) in [("k1", "api_key=k1 path="), ("+", "")] {
+        let wrong = visitor.act(&format!("verb=explain&key={question}"));
+        // A browser logs a status of 400 as an error of the page.
+        assert_eq!((wrong.status, &wrong.json()["tone"]), (200, &"bad".into()), "{}", text(&wrong));
+        assert!(wrong.json()["sentence"].as_str().unwrap().contains(advice), "{}", text(&wrong));
+        let form = format!("verb=explain&key={question}&form_token={}", visitor.form_token);
+        assert_eq!(visitor.post_with("/console/act", "", &form).status, 400, "a page has its status");
+        assert_eq!(visitor.act(&format!("verb=block&key={question}&for=10m")).status, 400);
+    }
 }
 
 /// The story: a limit denied the POST requests of a client. Its row said so, and what the row opened was green: "such a

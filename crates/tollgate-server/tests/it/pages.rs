@@ -1,5 +1,9 @@
 //! Output of `policy check` that pages show: each page is held to it with the real program.
 
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+
 use crate::admin;
 use crate::guide::{Last, blocks, first, follow_blocks, shell, succeeded};
 use crate::program::Server;
@@ -83,6 +87,38 @@ fn figures_of_the_readme_are_measured() {
 fn the_readme_names_the_repository() {
     let install = format!("cargo install --git {} tollgate-server", env!("CARGO_PKG_REPOSITORY"));
     assert!(README.contains(&install), "README.md has no `{install}`");
+}
+
+/// The story: an example installed a package by its name, from where it is the project of others. A page installs from this
+/// repository, or from a folder.
+#[test]
+fn no_page_installs_by_name() {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let (mut folders, mut found) = (vec![root.to_owned()], 0);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap().map(Result::unwrap) {
+            let (path, name) = (entry.path(), entry.file_name().into_string().unwrap());
+            let kind = path.extension().and_then(OsStr::to_str).unwrap_or_default();
+            let is_built = ["target", "node_modules", ".git", ".cache"].contains(&name.as_str());
+            if entry.file_type().unwrap().is_dir() && !is_built {
+                folders.push(path);
+            } else if ["md", "yml", "yaml", "sh", "html"].contains(&kind) {
+                let text = String::from_utf8_lossy(&fs::read(&path).unwrap()).into_owned();
+                for (at, _) in text.match_indices("cargo install ") {
+                    // A line may be broken within a command.
+                    let command: Vec<&str> = text[at..].lines().take(2).collect();
+                    let command = command.join(" ");
+                    let command = command.split(['`', '&', ';', '$']).next().unwrap_or_default();
+                    let is_ours = command.contains("tollgate");
+                    found += u32::from(is_ours);
+                    let is_named = command.contains("--git https://github.com/tollgate/tollgate ")
+                        || command.contains("--path ");
+                    assert!(!is_ours || is_named, "{}: {command}", path.display());
+                }
+            }
+        }
+    }
+    assert!(found >= 6, "{found}");
 }
 
 /// Pages that are no guides: lists, measurements, stories and references of another guide.

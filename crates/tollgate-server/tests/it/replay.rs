@@ -87,6 +87,69 @@ fn hashed_keys_stay_in_the_house() {
     assert_ne!(hashed(), hashed(), "the secret is another one each time");
 }
 
+/// The story: with hashed keys a mail address stood in the route and the user agent of its key. No report has it, and no
+/// report has the key as a part of the route.
+#[test]
+fn hashed_reports_have_no_addresses_in_routes() {
+    let scratch = Scratch::new();
+    let (old, policy) = (
+        scratch.file("old.yaml", "limits: [{name: per-user, by: [user], rate: 9/min}]"),
+        scratch.file("policy.yaml", "limits: [{name: per-user, by: [user], rate: 2/min}]"),
+    );
+    let of = |path: &str| {
+        format!(
+            "192.0.2.1 - frieda [16/Nov/2026:10:00:01 +0000] \"GET {path} HTTP/1.1\" 200 5 \"-\" \"bot (ops@example.com)\"\n"
+        )
+    };
+    let of_address = of("/users/alice%40example.com/x").replace("frieda", "alice");
+    let log = scratch.file("access.log", &(of("/u/frieda").repeat(5) + &of_address.repeat(5)));
+    let (html, json) = (scratch.text("r.html"), scratch.text("r.json"));
+    let arguments = ["replay", "--policy", &policy, &log, "--html", &html, "--json", &json, "--hash-keys"];
+    for more in [&[][..], &["--against", &old]] {
+        let output = run(&[&arguments[..], more].concat(), b"");
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let all = stdout(&output) + &fs::read_to_string(&html).unwrap() + &fs::read_to_string(&json).unwrap();
+        assert!(all.contains("/users/*/x") && all.contains("/u/*") && all.contains("bot *"), "{all}");
+        assert!(!all.contains("alice") && !all.contains("@example") && !all.contains("frieda"), "{all}");
+    }
+}
+
+/// The story: a limit that beside whole seconds and durations had one number, which was not the truth. The range holds it;
+/// where there is no proven range, the text, the page and the JSON say that the number is an estimate.
+#[test]
+fn numbers_of_whole_seconds_are_ranges_or_estimates() {
+    let scratch = Scratch::new();
+    let timed = |second: u32, seconds: &str| {
+        line("192.0.2.1", second, "curl").replace('\n', &format!(" {seconds}\n"))
+    };
+    let log = [timed(9, "0.000"), timed(10, "0.500"), timed(10, "0.500")].concat();
+    let (log, html, json) =
+        (scratch.file("access.log", &log), scratch.text("r.html"), scratch.text("r.json"));
+    for (shape, is_estimated) in [
+        ("algorithm: fixed-window", false),
+        ("algorithm: fixed-window, align: first-hit", true),
+        ("algorithm: sliding-window, estimate: interpolate", true),
+    ] {
+        let policy = format!("limits: [{{name: per-ip, by: [ip], rate: 2/10s, {shape}}}]");
+        let policy = scratch.file("policy.yaml", &policy);
+        let output = run(&["replay", "--policy", &policy, &log, "--html", &html, "--json", &json], b"");
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let (text, page) = (stdout(&output), fs::read_to_string(&html).unwrap());
+        let report: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+        for report in [&text, &page] {
+            let words = [" %, an estimate), and touched ", "an estimate for per-ip: only two readings"];
+            let said = words.map(|words| report.contains(words));
+            assert_eq!(said, [is_estimated; 2], "{shape}: {report}");
+            let range = "would have denied 0 to 1 of 3 requests";
+            assert!(is_estimated || report.contains(range), "{shape}: {report}");
+        }
+        for report in [&report["totals"], &report["limits"][0]] {
+            let is_called = report["is_range_estimated"].as_bool().unwrap_or(false);
+            assert_eq!(is_called, is_estimated, "{shape}: {report}");
+        }
+    }
+}
+
 /// Attributes come from the same config as live: here the client behind a trusted proxy, and a mapped header.
 #[test]
 fn attributes_are_read_as_live() {
@@ -389,8 +452,11 @@ fn the_other_policy_has_its_own_totals() {
     let (log, html) = (scratch.file("access.log", &log), scratch.text("r.html"));
     let output = run(&["replay", "--policy", &old, "--against", &new, &log, "--html", &html], b"");
     let (text, page) = (stdout(&output), fs::read_to_string(&html).unwrap());
-    for fact in ["new.yaml would have denied 30 of 90 requests (33.33 %)", "and 10 more, which are not shown"]
-    {
+    for fact in [
+        "new.yaml would have denied 30 of 90 requests (33.33 %); an estimate",
+        "an estimate: the comparison of the policies, with requests spread evenly over each second",
+        "and 10 more, which are not shown",
+    ] {
         assert!(text.contains(fact) && page.contains(fact), "{fact}: {text}");
     }
 }

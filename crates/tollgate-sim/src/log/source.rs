@@ -1,5 +1,6 @@
 //! Bytes of a log: from a file or a pipe, plain, gzip or zstd by their first bytes, with a count of what was read.
 
+use std::error::Error;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,18 +63,24 @@ impl Compression {
     }
 }
 
+/// An empty block that ends its frame, and a checksum, which is not compared. A decoder keeps the text that later blocks
+/// may repeat until its frame ends.
+const ZSTD_END: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
+
 /// The text of all zstd frames of a source, one after the other.
 struct ZstdFrames<R> {
     source: R,
     decoder: FrameDecoder,
     in_frame: bool,
+    /// Why the frame ended early. It is returned after the text that was decoded before.
+    problem: Option<io::Error>,
 }
 
 impl<R: BufRead> ZstdFrames<R> {
     fn new(source: R) -> Self {
         let mut decoder = FrameDecoder::new();
         decoder.set_max_window_size(ZSTD_WINDOW_MAX);
-        Self { source, decoder, in_frame: false }
+        Self { source, decoder, in_frame: false, problem: None }
     }
 
     /// Enters the next frame that has text. False at the end of the source.
@@ -96,7 +103,20 @@ impl<R: BufRead> ZstdFrames<R> {
                         return Err(io::ErrorKind::UnexpectedEof.into());
                     }
                 }
-                Err(error) => return Err(io::Error::other(error)),
+                Err(error) => return Err(zstd_problem(&error)),
+            }
+        }
+    }
+
+    /// Decodes until there is text, or the frame ends.
+    fn decode(&mut self) {
+        while self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
+            let one = BlockDecodingStrategy::UptoBlocks(1);
+            if let Err(error) = self.decoder.decode_blocks(&mut self.source, one) {
+                self.problem = Some(zstd_problem(&error));
+                // If even that fails, there is no text to give.
+                let _ = self.decoder.decode_blocks(&ZSTD_END[..], BlockDecodingStrategy::UptoBlocks(1));
+                return;
             }
         }
     }
@@ -122,18 +142,36 @@ impl<R: BufRead> Read for ZstdFrames<R> {
             if !self.in_frame && !self.enter()? {
                 return Ok(0);
             }
-            while self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
-                self.decoder
-                    .decode_blocks(&mut self.source, BlockDecodingStrategy::UptoBlocks(1))
-                    .map_err(io::Error::other)?;
+            if self.problem.is_none() {
+                self.decode();
             }
             let read = self.decoder.read(into)?;
             if read > 0 {
                 return Ok(read);
             }
+            if let Some(problem) = self.problem.take() {
+                self.in_frame = false;
+                return Err(problem);
+            }
             self.leave()?;
         }
     }
+}
+
+/// A problem of the decoder: the source ended, or failed, or what it says is wrong.
+fn zstd_problem(error: &FrameDecoderError) -> io::Error {
+    if let FrameDecoderError::WindowSizeTooBig { requested, max } = error {
+        let text = format!("a zstd frame needs a window of {requested} bytes; at most {max} are accepted");
+        return io::Error::other(text);
+    }
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return io::Error::new(error.kind(), error.to_string());
+        }
+        cause = error.source();
+    }
+    io::Error::other("a zstd frame is wrong")
 }
 
 #[cfg(test)]
@@ -184,6 +222,27 @@ pub(super) mod tests {
         assert_eq!(read(both).0, b"a\nb\n");
         let both = [zstd(b"a\n"), zstd(b""), zstd(b"b\n")].concat();
         assert_eq!(read(both).0, b"a\nb\n");
+    }
+
+    /// The story: of a log that `zstd` itself compressed and that was cut short, nothing was read, and it was called
+    /// damaged. All blocks before the cut are read, as `zstd -dc` does.
+    #[test]
+    fn a_cut_frame_gives_its_blocks() {
+        let packed = include_bytes!("../../tests/data/blocks.log.zst");
+        let line = |number: u32| format!("request {number:05}\n").repeat(10);
+        let text: String = (0..5_000).map(line).collect();
+        assert!(read(packed.to_vec()).0 == text.as_bytes());
+        for (percent, blocks) in [(50, 2), (75, 3), (95, 5)] {
+            let (read, outcome, _) = read(packed[..packed.len() * percent / 100].to_vec());
+            assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::UnexpectedEof, "{percent} %");
+            assert!(text.as_bytes().starts_with(&read));
+            assert_eq!(read.len(), blocks * (128 << 10), "{percent} %");
+        }
+        let mut wrong = packed.to_vec();
+        wrong[packed.len() / 2..].fill(0xFF);
+        let (read, outcome, _) = read(wrong);
+        assert_eq!(outcome.unwrap_err().to_string(), "a zstd frame is wrong");
+        assert!(text.as_bytes().starts_with(&read[..2 * (128 << 10)]));
     }
 
     /// A truncated source is an error after the text that could be read.

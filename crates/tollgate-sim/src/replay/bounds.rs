@@ -1,21 +1,14 @@
-//! The fewest and the most denials that a log with stamps of whole seconds leaves open, of a bucket or a sliding window, at
-//! every size. A stamp hides up to a second. Where a duration was subtracted from it, the arrival is no whole second,
-//! and the request came in that second or in the next: its width is two seconds.
+//! The fewest and the most denials of a bucket that a log with stamps of whole seconds leaves open, at every size. A stamp
+//! hides up to a second. Where a duration was subtracted from it, the arrival is no whole second, and the request came in
+//! that second or in the next: its width is two seconds. `window_bounds` does the same for windows.
 //!
-//! Buckets. The most: time between two stamps counts for the width less, but never twice. What passes then passes
-//! wherever within its width each request came. The fewest: the bucket has what comes within one width on top, less one
-//! tick, since the width ends before the next second begins. Whatever the instants, no more passes. A bucket that is never
-//! empty shows in the same way which burst denies no request.
-//!
-//! Windows. To admit each request that fits admits as many as possible, so it is enough to compare which sets of requests
-//! fit. The fewest: what fits into the windows at the true instants has stamps that are as far apart, less the width. The
-//! most: stamps that are further apart than the window and the width fit wherever within its width each came.
+//! The most: time between two stamps counts for the width less, but never twice. What passes then passes wherever within
+//! its width each request came. The fewest: the bucket has what comes within one width on top, less one tick, since the
+//! width ends before the next second begins. Whatever the instants, no more passes. A bucket that is never empty shows in
+//! the same way which burst denies no request.
 //!
 //! All are sound for requests of one unit and one limit.
 
-use std::collections::VecDeque;
-
-use tollgate::Ticks;
 use tollgate::time::TICKS_PER_SECOND;
 
 /// The sizes of a limit: the others, and last its own.
@@ -53,6 +46,14 @@ pub(super) struct Within {
     pub(super) second: u64,
     /// In which of the seconds from that one on it came: 1, or 2.
     pub(super) width: u64,
+}
+
+impl Within {
+    /// The first tick in which the request can have come, and the last.
+    pub(super) const fn ticks(self) -> [u64; 2] {
+        let start = self.second.saturating_mul(TICKS_PER_SECOND);
+        [start, start.saturating_add(self.width.saturating_mul(TICKS_PER_SECOND)) - 1]
+    }
 }
 
 /// A bucket, in credits: `gain` for each tick, `capacity` in all.
@@ -175,86 +176,5 @@ impl BucketLevels {
             self.taken[1] = self.taken[1].saturating_add(credits);
         }
         is_denied
-    }
-}
-
-/// How long a sliding window is, in whole seconds, at each extreme.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SecondsWindow {
-    shortest: u64,
-    longest: u64,
-}
-
-impl SecondsWindow {
-    /// A window that never has more than its limit within `shortest`, and denies nothing that fits into windows of
-    /// `longest`.
-    pub(super) const fn new(shortest: Ticks, longest: Ticks) -> Self {
-        Self {
-            shortest: shortest.as_micros() / TICKS_PER_SECOND,
-            longest: longest.as_micros().div_ceil(TICKS_PER_SECOND),
-        }
-    }
-
-    /// Its length with the fewest denials, and with the most.
-    const fn lengths(self, width: u64) -> [u64; 2] {
-        [(self.shortest + 1).saturating_sub(width), self.longest + width]
-    }
-}
-
-/// The units that one key was admitted at both extremes, at every size.
-#[derive(Clone, Debug, Default)]
-pub(super) struct WindowBounds {
-    sizes: [[AdmittedSeconds; 2]; SIZES_AND_OWN],
-}
-
-impl WindowBounds {
-    /// Bytes that it takes, with what it points to.
-    pub(super) fn bytes(&self) -> usize {
-        let places: usize = self.sizes.iter().flatten().map(|admitted| admitted.seconds.capacity()).sum();
-        size_of::<Self>() + places * size_of::<(u64, u64)>()
-    }
-
-    /// Charges a request to windows with these limits.
-    pub(super) fn charge(
-        &mut self,
-        (window, limit): (SecondsWindow, impl Fn(usize) -> u64),
-        at: Within,
-        cost: u64,
-    ) -> Extremes {
-        let mut denied = Extremes::default();
-        for (size, extremes) in self.sizes.iter_mut().enumerate() {
-            let lengths = window.lengths(at.width);
-            for ((admitted, length), denied) in extremes.iter_mut().zip(lengths).zip(&mut denied) {
-                if !admitted.charge(at.second, (length, limit(size)), cost) {
-                    denied.add(size);
-                }
-            }
-        }
-        denied
-    }
-}
-
-/// The units admitted in each of the latest seconds. There are at most as many seconds as units, and as the window has.
-#[derive(Clone, Debug, Default)]
-struct AdmittedSeconds {
-    seconds: VecDeque<(u64, u64)>,
-    units: u64,
-}
-
-impl AdmittedSeconds {
-    /// Charges a request if it fits into a window of this length and limit. Returns whether it does.
-    fn charge(&mut self, second: u64, (length, limit): (u64, u64), cost: u64) -> bool {
-        while let Some((_, units)) = self.seconds.pop_front_if(|(oldest, _)| *oldest + length <= second) {
-            self.units -= units;
-        }
-        if self.units.saturating_add(cost) > limit {
-            return false;
-        }
-        self.units += cost;
-        match self.seconds.back_mut() {
-            Some((newest, units)) if *newest >= second => *units += cost,
-            _ => self.seconds.push_back((second, cost)),
-        }
-        true
     }
 }

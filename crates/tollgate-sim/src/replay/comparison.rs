@@ -35,16 +35,21 @@ impl ChangedSheet {
     fn count(&mut self, decision: &Decision, decided: &Decided<'_, '_>) {
         self.requests += 1;
         *self.limits.entry(decision.cause_name().unwrap_or(REQUEST).to_owned()).or_default() += 1;
-        if let Some(route) = route(decided.record) {
+        let route = match decision.cause() {
+            Some(cause) => {
+                let (count, touched) = self
+                    .keys
+                    .entry((cause.index, cause.key_hash))
+                    .or_insert_with(|| (0, Touched::new(cause.limit, decided.request, cause.descriptor)));
+                *count += 1;
+                touched.count(decided.record);
+                touched.route_of(decided.record)
+            }
+            None => route(decided.record),
+        };
+        if let Some(route) = route {
             self.routes.count(&route, ROUTES_MAX);
         }
-        let Some(cause) = decision.cause() else { return };
-        let (count, touched) = self
-            .keys
-            .entry((cause.index, cause.key_hash))
-            .or_insert_with(|| (0, Touched::new(cause.limit, decided.request, cause.descriptor)));
-        *count += 1;
-        touched.count(decided.record);
     }
 
     /// The keys that are not among those that were denied before.
@@ -157,6 +162,7 @@ impl ComparisonSheet {
             first_denied,
             freed,
             sentence,
+            is_estimated: false,
         }
     }
 }

@@ -17,6 +17,8 @@ pub(super) struct Key {
     pub(super) sizes: Denials,
     /// The sizes that denied it at both extremes that stamps of whole seconds leave open.
     pub(super) extremes: Extremes,
+    /// The client of its first request.
+    pub(super) client: u64,
     pub(super) requests: u64,
     pub(super) denied: u64,
     pub(super) used: Used,

@@ -122,6 +122,9 @@ pub struct Totals {
     /// The bounds of `denied`, where stamps are whole seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub denied_range: Option<Range>,
+    /// Whether the numbers of denials are an estimate: their bounds are not proven.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_range_estimated: bool,
     /// Clients: addresses, users, and values that the first limit counts by.
     pub clients: u64,
     /// Clients that were denied at least once.
@@ -131,6 +134,9 @@ pub struct Totals {
     /// The bounds of `clients_touched`, where stamps are whole seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clients_touched_range: Option<Range>,
+    /// The same of the touched clients.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_clients_range_estimated: bool,
     /// Requests that no limit matched.
     pub unlimited: u64,
     /// Requests denied because they are wrong themselves, such as a cost that cannot be computed.
@@ -166,7 +172,8 @@ pub struct LimitReport {
     /// The bounds of `denied`, where stamps are whole seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub denied_range: Option<Range>,
-    /// Whether that range is an estimate: two readings of the log, and not the fewest and the most.
+    /// Whether the numbers of denials and of touched keys are an estimate: their bounds are not proven. Then they are
+    /// readings of the log, and not the fewest and the most.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_range_estimated: bool,
     /// Denials of which it is the disclosed cause.
@@ -356,6 +363,9 @@ pub struct Comparison {
     pub freed: Changed,
     /// The result in a sentence, for a pull request.
     pub sentence: String,
+    /// Whether the numbers are an estimate: stamps are whole seconds, and requests were spread evenly over them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_estimated: bool,
 }
 
 /// Keys that are denied for the first time: the first policy denied none of their requests.

@@ -8,10 +8,9 @@ use tollgate::store::Lease;
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Quota, Rate, Ticks, Timestamp};
 
-use super::bounds::{
-    Bounds, BurstNeed, CreditBucket, Denials, Extremes, SIZES, SecondsWindow, WindowBounds, Within,
-};
+use super::bounds::{Bounds, BurstNeed, CreditBucket, Denials, Extremes, SIZES, Within};
 use super::report::Range;
+use super::window_bounds::{GridBounds, SHORTEST, SlidingBounds, SlotWindow};
 use crate::limiter::Limiter;
 
 /// Sizes other than 1, in quarters.
@@ -35,21 +34,11 @@ enum QuotaShape {
     Reservoir { units: u64, period: u64, capacity: u64 },
     /// Units come back when the window ends.
     Window(FixedWindow),
-    /// A sliding window has its own counters, one for each size.
-    Sliding(Vec<Option<Quota>>, Coarse),
+    /// A sliding window has its own counters, one for each size. Its limit, and the window that stamps of whole seconds
+    /// bound; `None` where the instant decides which share of the oldest sub-window counts.
+    Sliding(Vec<Option<Quota>>, Option<(SlotWindow, u64)>),
     /// Permits, whose peak says what a smaller limit would have denied.
     Permits,
-}
-
-/// The uncertainty of a sliding window under stamps of whole seconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Coarse {
-    /// Nothing, if each request came in the second of its stamp: its sub-windows begin with a second and count in full.
-    Nothing,
-    /// A range between the windows of both extremes, which admit so many units.
-    Range(SecondsWindow, u64),
-    /// It is not known: what counts of the oldest sub-window depends on the instant.
-    Unknown,
 }
 
 /// The units that one key has used, at every size.
@@ -67,8 +56,7 @@ pub(super) struct Used {
     level_max: u64,
     sizes: Levels,
     /// The uncertainty of stamps in whole seconds.
-    bounds: Option<Box<Bounds>>,
-    window_bounds: Option<Box<WindowBounds>>,
+    bounds: CoarseBounds,
 }
 
 impl Used {
@@ -83,9 +71,24 @@ impl Used {
             Levels::Unused | Levels::Inline(_) => 0,
             Levels::Boxed(limiters) => size_of_val(&**limiters),
         };
-        let bounds = self.bounds.as_ref().map_or(0, |_| size_of::<Bounds>());
-        sizes + bounds + self.window_bounds.as_ref().map_or(0, |bounds| bounds.bytes())
+        sizes
+            + match &self.bounds {
+                CoarseBounds::Unused => 0,
+                CoarseBounds::Bucket(_) => size_of::<Bounds>(),
+                CoarseBounds::Sliding(bounds) => bounds.bytes(),
+                CoarseBounds::Grid(_) => size_of::<GridBounds>(),
+            }
     }
+}
+
+/// The state at both extremes that stamps of whole seconds leave open.
+#[derive(Debug, Default)]
+enum CoarseBounds {
+    #[default]
+    Unused,
+    Bucket(Box<Bounds>),
+    Sliding(Box<SlidingBounds>),
+    Grid(Box<GridBounds>),
 }
 
 /// The state at each size.
@@ -126,23 +129,19 @@ impl Asked {
     }
 }
 
-impl Coarse {
-    fn of(quota: &Quota) -> Self {
-        match quota {
-            Quota::SlidingLog(log) => {
-                Coarse::Range(SecondsWindow::new(log.period(), log.period()), log.limit())
-            }
-            Quota::SlidingWindow(window) if window.estimate() == Estimate::Strict => {
-                let sub = window.sub_window();
-                if sub.as_micros().is_multiple_of(TICKS_PER_SECOND) {
-                    return Coarse::Nothing;
-                }
-                // The oldest sub-window counts in full until its end.
-                let longest = Ticks::from_micros(sub.as_micros() * u64::from(window.precision() + 1));
-                Coarse::Range(SecondsWindow::new(window.period(), longest), window.limit())
-            }
-            _ => Coarse::Unknown,
+/// The sliding window whose extremes are known: that of a log, or of sub-windows that count in full.
+fn slot_window(quota: &Quota) -> Option<(SlotWindow, u64)> {
+    match quota {
+        Quota::SlidingLog(log) => {
+            // A unit counts up to, and not at, one period after it was admitted.
+            let span = log.period().as_micros().saturating_sub(1);
+            Some((SlotWindow { slot: Ticks::ONE, span }, log.limit()))
         }
+        Quota::SlidingWindow(window) if window.estimate() == Estimate::Strict => {
+            let (slot, span) = (window.sub_window(), u64::from(window.precision()));
+            Some((SlotWindow { slot, span }, window.limit()))
+        }
+        _ => None,
     }
 }
 
@@ -157,7 +156,7 @@ impl Sizes {
             Quota::FixedWindow(window) => QuotaShape::Window(window.clone()),
             Quota::SlidingWindow(_) | Quota::SlidingLog(_) => {
                 let sizes = QUARTERS.iter().map(|quarters| resized(quota, *quarters)).collect();
-                QuotaShape::Sliding(sizes, Coarse::of(quota))
+                QuotaShape::Sliding(sizes, slot_window(quota))
             }
             Quota::Concurrency(_) => QuotaShape::Permits,
         };
@@ -178,25 +177,21 @@ impl Sizes {
     /// has no burst. The other limits decide as they did.
     pub(super) fn burst_of(&self, used: &Used) -> Option<Range> {
         let QuotaShape::Reservoir { period, .. } = self.shape else { return None };
-        let need = used.bounds.as_ref().map(|bounds| bounds.need);
-        let BurstNeed { least, most } =
-            need.unwrap_or(BurstNeed { least: used.level_max, most: used.level_max });
+        let BurstNeed { least, most } = match &used.bounds {
+            CoarseBounds::Bucket(bounds) => bounds.need,
+            _ => BurstNeed { least: used.level_max, most: used.level_max },
+        };
         Some(Range::of([least, most, used.level_max].map(|credits| credits.div_ceil(period.max(1)))))
     }
 
-    /// Whether the range that stamps of whole seconds leave open is known: that of buckets and of sliding windows that
-    /// count in full, and, if requests came in the seconds of their stamps, that of windows that begin and end with a
-    /// second, which is none.
-    pub(super) fn is_bounded(&self, width: u64) -> bool {
-        let is_whole = |window: &FixedWindow| {
-            !matches!(window.align(), Align::FirstHit)
-                && window.period().as_micros().is_multiple_of(TICKS_PER_SECOND)
-        };
+    /// Whether the range that stamps of whole seconds leave open is known: that of buckets, of sliding windows that count in
+    /// full, and of windows whose beginning does not depend on requests.
+    pub(super) fn is_bounded(&self) -> bool {
         match &self.shape {
-            QuotaShape::Reservoir { .. } | QuotaShape::Sliding(_, Coarse::Range(..)) => true,
-            QuotaShape::Window(window) => width == 1 && is_whole(window),
-            QuotaShape::Sliding(_, Coarse::Nothing) => width == 1,
-            QuotaShape::Sliding(_, Coarse::Unknown) | QuotaShape::Permits => false,
+            QuotaShape::Reservoir { .. } => true,
+            QuotaShape::Window(window) => is_grid(window),
+            QuotaShape::Sliding(_, window) => window.is_some(),
+            QuotaShape::Permits => false,
         }
     }
 
@@ -204,28 +199,43 @@ impl Sizes {
     /// `None` where they are not known.
     pub(super) fn bound(&self, used: &mut Used, asked: Asked, width: u64) -> Option<Extremes> {
         let at = Within { second: asked.now.unix_micros() / TICKS_PER_SECOND, width };
-        match self.shape {
-            QuotaShape::Reservoir { units, period, capacity } => {
+        if matches!(used.bounds, CoarseBounds::Unused) {
+            used.bounds = match &self.shape {
+                QuotaShape::Reservoir { .. } => CoarseBounds::Bucket(Box::default()),
+                QuotaShape::Sliding(_, Some(_)) => CoarseBounds::Sliding(Box::default()),
+                QuotaShape::Window(window) if is_grid(window) => CoarseBounds::Grid(Box::default()),
+                _ => CoarseBounds::Unused,
+            };
+        }
+        match (&self.shape, &mut used.bounds) {
+            (QuotaShape::Reservoir { units, period, capacity }, CoarseBounds::Bucket(bounds)) => {
                 let bucket = |size: usize| {
                     let quarters = quarters_of(size);
-                    let capacity = sized(capacity, quarters).saturating_mul(period);
+                    let capacity = sized(*capacity, quarters).saturating_mul(*period);
                     CreditBucket { gain: units.saturating_mul(quarters), capacity }
                 };
-                let bounds = used.bounds.get_or_insert_default();
                 let before = **bounds;
-                let extremes = bounds.charge(bucket, at, asked.cost.saturating_mul(period));
+                let extremes = bounds.charge(bucket, at, asked.cost.saturating_mul(*period));
                 if !asked.is_kept() {
                     bounds.restore(before);
                 }
                 Some(extremes)
             }
-            QuotaShape::Sliding(_, Coarse::Range(window, limit)) => {
-                let bounds = used.window_bounds.get_or_insert_default();
+            (QuotaShape::Sliding(_, Some((window, limit))), CoarseBounds::Sliding(bounds)) => {
                 let before = (!asked.is_kept()).then(|| bounds.clone());
-                let limit = |size: usize| sized(limit, quarters_of(size));
-                let extremes = bounds.charge((window, limit), at, asked.cost);
+                let limit = |size: usize| sized(*limit, quarters_of(size));
+                let extremes = bounds.charge((*window, limit), at, asked.cost);
                 if let Some(before) = before {
                     *bounds = before;
+                }
+                Some(extremes)
+            }
+            (QuotaShape::Window(window), CoarseBounds::Grid(bounds)) => {
+                let before = **bounds;
+                let limit = |size: usize| sized(window.limit(), quarters_of(size));
+                let extremes = bounds.charge((window, limit), at, asked.cost);
+                if !asked.is_kept() {
+                    **bounds = before;
                 }
                 Some(extremes)
             }
@@ -268,6 +278,11 @@ impl Sizes {
         };
         used.in_window = 0;
     }
+}
+
+/// Whether windows follow a grid that is not too fine for whole seconds.
+fn is_grid(window: &FixedWindow) -> bool {
+    !matches!(window.align(), Align::FirstHit) && window.period() >= SHORTEST
 }
 
 /// The quarters of a size; four for the limit's own.

@@ -75,11 +75,15 @@ pub(super) struct LimitSheet {
     has_costs: bool,
     has_retries: bool,
     has_extras: bool,
+    /// A key had requests of several clients, so a denial touches either of them.
+    has_shared_keys: bool,
+    /// The enforced limits that a request met beside this one.
+    meets: Vec<bool>,
     pub(super) minutes: HashMap<u64, u64>,
 }
 
 impl LimitSheet {
-    fn new(limit: &Limit, stamps: Stamps) -> Self {
+    fn new(limit: &Limit, limits: usize, stamps: Stamps) -> Self {
         Self {
             quotas: limit.quotas().iter().map(|quota| Sizes::new(quota, limit.lease())).collect(),
             keys: KeyMap::default(),
@@ -95,6 +99,8 @@ impl LimitSheet {
             has_costs: false,
             has_retries: false,
             has_extras: limit.block_for().is_some() || limit.failures().is_some(),
+            has_shared_keys: false,
+            meets: vec![false; limits],
             minutes: HashMap::new(),
         }
     }
@@ -113,6 +119,8 @@ pub(super) struct Sheet {
     pub(super) denied: u64,
     /// Denials at both extremes that stamps of whole seconds leave open.
     extremes: [u64; 2],
+    /// Requests were not decided at an instant that their stamps allow.
+    pub(super) is_displaced: bool,
     pub(super) unlimited: u64,
     pub(super) faults: u64,
     pub(super) refused: u64,
@@ -131,7 +139,8 @@ pub(super) struct Sheet {
 
 impl Sheet {
     pub(super) fn new(policy: Arc<Policy>, stamps: Stamps) -> Self {
-        let limits = policy.limits().iter().map(|limit| LimitSheet::new(limit, stamps)).collect();
+        let count = policy.limits().len();
+        let limits = policy.limits().iter().map(|limit| LimitSheet::new(limit, count, stamps)).collect();
         Self {
             policy,
             stamps,
@@ -142,6 +151,7 @@ impl Sheet {
             decisions: 0,
             denied: 0,
             extremes: [0; 2],
+            is_displaced: false,
             unlimited: 0,
             faults: 0,
             refused: 0,
@@ -192,6 +202,9 @@ impl Sheet {
     fn count_limits(&mut self, decided: &Decided<'_, '_>) {
         let decision = decided.decision;
         let refusing = decision.limits().filter(refuses).count();
+        if self.stamps == Stamps::WholeSeconds {
+            self.note_meetings(decision);
+        }
         let (mut is_counted, mut needs_store) = (false, false);
         let mut is_denied = [decision.fault().is_some(); 2];
         for status in decision.limits() {
@@ -210,6 +223,17 @@ impl Sheet {
             if is_denied {
                 *count += 1;
                 *self.clients.entry(decided.client).or_default() |= bit;
+            }
+        }
+    }
+
+    /// Notes which limits a request meets together.
+    fn note_meetings(&mut self, decision: &Decision) {
+        for status in decision.limits() {
+            let Some(sheet) = self.limits.get_mut(status.index) else { continue };
+            let others = decision.limits().filter(|other| other.index != status.index);
+            for other in others.filter(|other| other.enforcement == Enforcement::Enforced) {
+                sheet.meets.get_mut(other.index).into_iter().for_each(|meets| *meets = true);
             }
         }
     }
@@ -266,17 +290,45 @@ impl Sheet {
         self.clients.values().filter(|runs| **runs & bit != 0).count() as u64
     }
 
-    /// The limits whose range is an estimate where stamps are whole seconds.
-    pub(super) fn estimated(&self) -> Vec<&str> {
-        let each = self.policy.limits().iter().zip(&self.limits);
-        each.filter(|(_, sheet)| sheet.requests > 0 && sheet.is_estimated())
-            .map(|(limit, _)| limit.name())
-            .collect()
+    /// Which limits have a range that is an estimate, or a number where there is no range.
+    pub(super) fn estimates(&self) -> Estimates {
+        let has_requests = |sheet: &LimitSheet| sheet.requests > 0;
+        let unproven: Vec<bool> =
+            self.limits.iter().map(|sheet| has_requests(sheet) && sheet.is_unproven()).collect();
+        let mut entangled = vec![false; unproven.len()];
+        // What one limit denies changes what the other counts, and so on.
+        loop {
+            let is_known = |index: usize| unproven[index] || entangled[index];
+            let is_next = |index: &usize| !is_known(*index) && self.is_entangled(*index, is_known);
+            let Some(next) = (0..unproven.len()).find(is_next) else { break };
+            entangled[next] = true;
+        }
+        let is_estimated = |(index, sheet): (usize, &LimitSheet)| {
+            unproven[index] || entangled[index] || (self.is_displaced && has_requests(sheet))
+        };
+        let estimated = self.limits.iter().enumerate().map(is_estimated).collect();
+        Estimates { unproven, entangled, estimated }
     }
 
-    /// Whether several limits deny, so that the range of each depends on what the others deny.
-    pub(super) fn is_entangled(&self) -> bool {
-        self.limits.iter().filter(|limit| limit.denied_range().high > 0).count() > 1
+    /// Whether the denials in all are an estimate. A limit in shadow has no part in them.
+    pub(super) fn is_total_estimated(&self) -> bool {
+        let estimated = self.estimates().estimated;
+        let mut each = self.policy.limits().iter().zip(estimated);
+        each.any(|(limit, is_estimated)| is_estimated && limit.mode() != Mode::Shadow)
+    }
+
+    /// Whether the range of a limit depends on what another one denies, or it denies beside another one.
+    fn is_entangled(&self, index: usize, is_estimated: impl Fn(usize) -> bool) -> bool {
+        let may_deny = |index: usize| is_estimated(index) || self.limits[index].denied_range().high > 0;
+        let mut others = self.limits[index].meets.iter().enumerate().filter(|(_, meets)| **meets);
+        let is_met = |other: usize| self.limits[other].meets[index];
+        others.any(|(other, _)| may_deny(other) || (is_met(other) && may_deny(index)))
+    }
+
+    /// Whether the range of touched clients is an estimate.
+    pub(super) fn is_touched_estimated(&self) -> bool {
+        let is_shared = |sheet: &LimitSheet| sheet.has_shared_keys && sheet.denied_range().high > 0;
+        self.stamps == Stamps::WholeSeconds && self.limits.iter().any(is_shared)
     }
 
     /// Clients that the main run denied.
@@ -304,6 +356,10 @@ impl LimitSheet {
         self.requests += 1;
         let key = self.keys.entry(status.key_hash).or_default();
         key.requests += 1;
+        if key.requests == 1 {
+            key.client = decided.client;
+        }
+        self.has_shared_keys |= key.client != decided.client;
         self.has_costs |= status.cost != 1;
         let is_denied = !status.outcome.is_allowed();
         self.delayed += u64::from(matches!(status.outcome.verdict, Verdict::Wait(_)));
@@ -328,6 +384,7 @@ impl LimitSheet {
         let place = u16::try_from(place).unwrap_or(u16::MAX);
         if key.quota != place {
             // Another tier has other numbers.
+            self.has_extras |= key.requests > 1;
             key.used.restart();
             key.quota = place;
         }
@@ -369,10 +426,10 @@ impl LimitSheet {
         Some(*width)
     }
 
-    /// Whether the range that stamps of whole seconds leave open is an estimate.
-    pub(super) fn is_estimated(&self) -> bool {
-        let is_bounded = |width| self.quotas.iter().all(|quota| quota.is_bounded(width));
-        self.has_costs || self.has_retries || self.has_extras || !self.width.is_none_or(is_bounded)
+    /// Whether the range that stamps of whole seconds leave open is an estimate, whatever other limits do.
+    fn is_unproven(&self) -> bool {
+        let is_bounded = || self.quotas.iter().all(Sizes::is_bounded);
+        self.width.is_some() && (self.has_costs || self.has_retries || self.has_extras || !is_bounded())
     }
 
     /// The range of denials that stamps of whole seconds leave open.
@@ -413,6 +470,17 @@ impl LimitSheet {
     pub(super) fn touched_beside(&self, beside: Variant) -> u64 {
         self.keys.values().filter(|key| key.runs & beside.bit() != 0).count() as u64
     }
+}
+
+/// The limits whose numbers are an estimate.
+#[derive(Clone, Debug)]
+pub(super) struct Estimates {
+    /// By themselves.
+    pub(super) unproven: Vec<bool>,
+    /// Because of limits beside them.
+    pub(super) entangled: Vec<bool>,
+    /// For any reason.
+    pub(super) estimated: Vec<bool>,
 }
 
 /// How many keys each size denies: in the main run, and at both extremes.

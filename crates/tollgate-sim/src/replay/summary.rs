@@ -27,6 +27,7 @@ impl Sheet {
         let touched = self.touched_clients();
         let unrefused = self.beside[Variant::Unrefused as usize];
         let is_ranged = self.stamps == Stamps::WholeSeconds;
+        let is_range_estimated = self.is_total_estimated();
         let shown = |at: Timestamp| match self.stamps {
             // The fraction is one that the replay chose.
             Stamps::WholeSeconds => written(at - Ticks::from_micros(at.unix_micros() % TICKS_PER_SECOND)),
@@ -42,10 +43,12 @@ impl Sheet {
             denied: self.denied,
             denied_percent: percent(self.denied, self.decisions),
             denied_range: is_ranged.then(|| self.denied_range()),
+            is_range_estimated,
             clients,
             clients_touched: touched,
             clients_touched_percent: percent(touched, clients),
             clients_touched_range: is_ranged.then(|| self.touched_clients_range()),
+            is_clients_range_estimated: is_range_estimated || self.is_touched_estimated(),
             unlimited: self.unlimited,
             faults: self.faults,
             already_refused: self.refused,
@@ -62,8 +65,12 @@ impl Sheet {
     }
 
     pub(super) fn limit_reports(&self) -> Vec<LimitReport> {
-        let each = self.policy.limits().iter().zip(&self.limits);
-        each.map(|(limit, sheet)| sheet.report(limit, self.stamps)).collect()
+        let each = self.policy.limits().iter().zip(&self.limits).zip(self.estimates().estimated);
+        let report = |((limit, sheet), is_range_estimated): ((&Limit, &LimitSheet), bool)| LimitReport {
+            is_range_estimated,
+            ..sheet.report(limit, self.stamps)
+        };
+        each.map(report).collect()
     }
 
     /// The keys with the most denials, of all limits.
@@ -126,7 +133,7 @@ impl LimitSheet {
             denied: self.denied,
             denied_percent: percent(self.denied, self.requests),
             denied_range: is_ranged.then(|| self.denied_range()),
-            is_range_estimated: is_ranged && self.is_estimated(),
+            is_range_estimated: false,
             cause: self.cause,
             delayed: self.delayed,
             keys,

@@ -10,6 +10,9 @@ const TEXTS_MAX: usize = 4;
 /// Most characters of a text that are kept.
 const TEXT_CHARS_MAX: usize = 120;
 
+/// The shortest value of a key that is hidden in its route. A shorter one, such as `v1`, is hardly a name.
+const OWN_BYTES: usize = 3;
+
 /// Texts with how often each was seen.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Frequent(Vec<(String, u64)>);
@@ -59,12 +62,21 @@ impl Touched {
 
     /// Counts a denied request.
     pub(super) fn count(&mut self, record: &Record<'_>) {
-        if let Some(route) = route(record) {
+        if let Some(route) = self.route_of(record) {
             self.routes.count(&route, TEXTS_MAX);
         }
         if let Some(agent) = &record.user_agent {
             self.agents.count(cut(agent), TEXTS_MAX);
         }
+    }
+
+    /// Where a request of the key goes. A segment that is a value of the key is `*`, too.
+    pub(super) fn route_of(&self, record: &Record<'_>) -> Option<String> {
+        let is_own =
+            |segment: &str| segment.len() >= OWN_BYTES && self.text.split(' ').any(|value| value == segment);
+        let route = route(record)?;
+        let segments = route.split('/').map(|segment| if is_own(segment) { "*" } else { segment });
+        Some(segments.collect::<Vec<&str>>().join("/"))
     }
 
     /// Bytes that it takes, with its texts.
@@ -109,21 +121,27 @@ pub(super) fn route(record: &Record<'_>) -> Option<String> {
     let path = target.split(['?', '#']).next().unwrap_or_default();
     let mut route = String::new();
     let is_slash = |text: &str| text.ends_with('/');
-    for (index, segment) in cut(path).split('/').enumerate() {
+    for (index, segment) in path.split('/').enumerate() {
         // Slashes in a row are one, as in the paths that servers count by.
         if index > 0 && !is_slash(&route) {
             route.push('/');
         }
         route.push_str(if is_identifier(segment) { "*" } else { segment });
     }
-    Some(if route.is_empty() { "/".to_owned() } else { route })
+    Some(if route.is_empty() { "/".to_owned() } else { cut(&route).to_owned() })
 }
 
-/// Whether a segment of a path names one thing among many: a number, or a long text of hexadecimal digits.
+/// Whether a segment of a path names one thing among many: a number, a mail address, a long text of hexadecimal digits or
+/// with digits in it, or one with a long number such as `order-20418`.
 fn is_identifier(segment: &str) -> bool {
     let is_number = !segment.is_empty() && segment.bytes().all(|byte| byte.is_ascii_digit());
+    // An escape may be escaped again on its way.
+    let is_address = ["@", "%40", "%2540"].iter().any(|at| segment.contains(at));
     let is_hex = segment.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
-    is_number || (segment.len() >= 16 && is_hex)
+    let has_number =
+        segment.split(|character: char| !character.is_ascii_digit()).any(|digits| digits.len() >= 5);
+    let is_token = segment.len() >= 20 && segment.bytes().any(|byte| byte.is_ascii_digit());
+    is_number || is_address || has_number || is_token || (segment.len() >= 16 && is_hex)
 }
 
 fn cut(text: &str) -> &str {
@@ -146,6 +164,15 @@ mod tests {
         assert_eq!(texts.first().as_deref(), Some("often"));
     }
 
+    /// A key that stands in its route is not shown there.
+    #[test]
+    fn a_key_is_not_in_its_route() {
+        let record = Record { target: Some("/v1/users/frieda/x".into()), ..record(0) };
+        let route_of = |text: &str| Touched { text: text.to_owned(), ..Touched::default() }.route_of(&record);
+        assert_eq!(route_of("frieda v1").as_deref(), Some("/v1/users/*/x"));
+        assert_eq!(route_of("192.0.2.1").as_deref(), Some("/v1/users/frieda/x"));
+    }
+
     /// Paths with different numbers are one route.
     #[test]
     fn identifiers_are_one_route() {
@@ -156,6 +183,14 @@ mod tests {
         assert_eq!(route_of("/users/42/export?all=1"), "/users/*/export");
         assert_eq!(route_of("/f/9f86d081-884c-4d65-9f2a"), "/f/*");
         assert_eq!(route_of("/export"), "/export");
+        assert_eq!(route_of("/users/alice%40example.com/x"), "/users/*/x");
+        assert_eq!(route_of("/users/alice@example.com/x"), "/users/*/x");
+        assert_eq!(route_of("/users/alice%2540example.com"), "/users/*");
+        assert_eq!(route_of("/orders/order-20418/lines"), "/orders/*/lines");
+        assert_eq!(route_of("/s/Kx81LmQ0aZ_pTr47VbYw"), "/s/*");
+        assert_eq!(route_of("/v2/2024/export-of-all-customers"), "/v2/*/export-of-all-customers");
+        let long = format!("/{}/alice%40example.com", "z".repeat(TEXT_CHARS_MAX - 10));
+        assert!(!route_of(&long).contains("alice"), "an address that is cut is none any more");
         assert_eq!(route_of("?"), "/");
         assert_eq!(route_of("//export"), "/export");
         assert_eq!(route_of("/a//b/"), "/a/b/");

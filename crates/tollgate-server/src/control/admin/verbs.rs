@@ -149,7 +149,7 @@ impl ControlPlane {
             }
             Verb::Fleet => AdminAnswer::json(&self.fleet.roster().await),
             Verb::Diff => self.diff(&act, sender, request).await,
-            Verb::Numbers => self.own_numbers().await,
+            Verb::Numbers => self.own_numbers(),
             Verb::History => {
                 let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
                 AdminAnswer::json(&self.history(fields.get("limit"))?)

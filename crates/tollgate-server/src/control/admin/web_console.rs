@@ -26,10 +26,11 @@ pub(super) use form::FormFields;
 pub(crate) use recorder::record;
 pub(crate) use respond::respond;
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use tokio::sync::{Mutex as AsyncMutex, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 
 use recorder::Recorder;
 use session::Sessions;
@@ -52,8 +53,8 @@ pub(crate) struct WebConsole {
     /// The latest overview, as an event for every viewer.
     latest: watch::Sender<LatestEvent>,
     viewers: Arc<Semaphore>,
-    /// Held while the other nodes are asked.
-    asking: AsyncMutex<()>,
+    /// The nodes that are being asked: one look at a time for each, however many viewers there are.
+    asking: Mutex<HashSet<String>>,
 }
 
 /// One overview as bytes, serialised once for all viewers.
@@ -73,8 +74,13 @@ impl WebConsole {
             recorder: Mutex::default(),
             latest: watch::Sender::default(),
             viewers: Arc::new(Semaphore::new(VIEWERS_MAX)),
-            asking: AsyncMutex::default(),
+            asking: Mutex::default(),
         }
+    }
+
+    fn asking(&self) -> MutexGuard<'_, HashSet<String>> {
+        // A panic while it was locked left no half of a change.
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn recorder(&self) -> MutexGuard<'_, Option<Recorder>> {

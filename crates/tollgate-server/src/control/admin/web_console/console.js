@@ -202,6 +202,7 @@ let shownAt = byId("at").textContent;
 
 function showOverview(overview) {
   shownAt = overview.at;
+  announce("");
   byId("state").className = "";
   byId("state").replaceChildren("live, ", element("time", { id: "at" }, overview.at));
   showStrip(overview.strip);
@@ -214,6 +215,12 @@ function showOverview(overview) {
 function showOld(reason) {
   byId("state").className = "bad";
   byId("state").textContent = `NOT LIVE: ${reason}; the numbers are of ${shownAt}; connecting again …`;
+  announce(`Not live: ${reason}`);
+}
+
+/** Has a screen reader say something once, and not each second. */
+function announce(text) {
+  if (byId("alert").textContent !== text) byId("alert").textContent = text;
 }
 
 function connect() {
@@ -305,27 +312,58 @@ async function compare(event) {
     element("h3", {}, found.title), ...answerNodes(found), ...(found.panels ?? []).map(panelNodes));
 }
 
-async function openSubject(path) {
-  const answer = await asked(path);
+/** How long until all nodes know what an operator did. */
+const SETTLED_AFTER = 2500;
+/** The path of the key or limit that is open. */
+let opened = "";
+
+function showSubject(path, answer) {
   byId("act-title").textContent = answer.title;
   byId("act-about").replaceChildren(...answerNodes(answer));
-  byId("act-result").replaceChildren();
   byId("act-offers").replaceChildren(...(answer.offers ?? []).map((offer) => {
     const button = element("button", {}, offer.label);
-    button.addEventListener("click", async () => {
-      button.disabled = true;
-      // Its command is beside the button.
-      byId("act-result").replaceChildren(...answerNodes({ ...await post(offer.fields), command: null }));
-      button.disabled = false;
-    });
+    button.addEventListener("click", () => take(path, offer, button));
     return element("div", { class: "offer" }, button, element("code", {}, offer.command));
   }));
+}
+
+/** Does what an offer says. What was true of the subject before is not shown beside the result. */
+async function take(path, offer, button) {
+  button.disabled = true;
+  const result = await post(offer.fields);
+  if (opened !== path) return;
+  // Its command is beside the button.
+  byId("act-result").replaceChildren(...answerNodes({ ...result, command: null }));
+  button.disabled = false;
+  await showAgain(path);
+  setTimeout(() => showAgain(path), SETTLED_AFTER);
+}
+
+async function showAgain(path) {
+  if (opened !== path) return;
+  const answer = await asked(path);
+  // Without an answer the offers stay.
+  if (opened !== path || !answer.offers) return;
+  const focused = document.activeElement?.closest("#act-offers") ? document.activeElement.innerText : null;
+  showSubject(path, answer);
+  if (focused === null) return;
+  const same = [...document.querySelectorAll("#act-offers button")].find((button) => button.innerText === focused);
+  (same ?? byId("act-title")).focus();
+}
+
+async function openSubject(path) {
+  opened = path;
+  const answer = await asked(path);
+  if (opened !== path) return;
+  showSubject(path, answer);
+  byId("act-result").replaceChildren();
   byId("act").hidden = false;
   byId("act-title").focus();
   byId("act").scrollIntoView({ block: "nearest" });
 }
 
 function closeSubject() {
+  opened = "";
   byId("act").hidden = true;
 }
 

@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
+use tollgate::together::together;
 use tollgate::{Ticks, Timestamp};
 
 use super::super::token::Role;
@@ -26,14 +27,21 @@ pub(super) struct OtherNode {
     pub(super) id: Option<String>,
     pub(super) name: String,
     pub(super) numbers: Result<NodeCounts, String>,
+    /// Entries of its audit log.
+    audit: Vec<Value>,
 }
 
-/// The other nodes at the last look.
+impl OtherNode {
+    fn is(&self, node: &NodeView) -> bool {
+        self.name == node.name && self.id == node.id
+    }
+}
+
+/// The other nodes, each as it last answered.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OtherNodes {
     pub(super) nodes: Vec<OtherNode>,
-    /// Entries of their audit logs, each with the name of its node.
-    pub(super) audit: Vec<(String, Value)>,
+    /// When they were last asked.
     pub(super) at: Timestamp,
 }
 
@@ -48,43 +56,101 @@ impl OtherNodes {
     pub(super) fn answered(&self) -> usize {
         self.nodes.iter().filter(|node| node.numbers.is_ok()).count()
     }
+
+    /// Entries of their audit logs, each with the name of its node.
+    pub(super) fn audit(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.nodes.iter().flat_map(|node| node.audit.iter().map(|entry| (node.name.as_str(), entry)))
+    }
+
+    /// Keeps the answers of these nodes only.
+    fn keep(&mut self, nodes: &[NodeView], at: Timestamp) {
+        self.nodes.retain(|known| nodes.iter().any(|node| known.is(node)));
+        self.at = at;
+    }
+
+    /// Takes the numbers of a node.
+    fn take_numbers(&mut self, node: &NodeView, numbers: Result<NodeCounts, String>) {
+        match self.nodes.iter_mut().find(|known| known.is(node)) {
+            Some(known) => known.numbers = numbers,
+            None => {
+                let (id, name) = (node.id.clone(), node.name.clone());
+                self.nodes.push(OtherNode { id, name, numbers, audit: Vec::new() });
+                self.nodes.sort_by(|one, other| one.name.cmp(&other.name));
+            }
+        }
+    }
+
+    /// Takes entries of the audit log of a node.
+    fn take_audit(&mut self, node: &NodeView, entries: Vec<Value>) {
+        if let Some(known) = self.nodes.iter_mut().find(|known| known.is(node)) {
+            known.audit = entries;
+        }
+    }
+}
+
+/// A node that is being asked, until this is dropped.
+struct Asking<'c> {
+    control: &'c ControlPlane,
+    name: String,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.control.web_console.asking().remove(&self.name);
+    }
 }
 
 impl ControlPlane {
     /// The numbers of this node, for another one.
-    pub(in super::super) async fn own_numbers(&self) -> Result<AdminAnswer, Problem> {
-        self.look_around().await;
-        let recorder = self.web_console.recorder();
-        let numbers = recorder.as_ref().map(|recorder| NodeCounts::of(self, recorder));
+    pub(in super::super) fn own_numbers(&self) -> Result<AdminAnswer, Problem> {
+        let mut recorder = self.web_console.recorder();
+        let numbers = recorder.as_mut().map(|recorder| {
+            recorder.asked_at = self.service.now();
+            NodeCounts::of(self, recorder)
+        });
         AdminAnswer::json(&numbers.unwrap_or_default())
     }
 
-    /// Asks the other nodes, unless it is being done.
+    /// Asks each of the other nodes, unless it is being asked.
     pub(super) async fn ask_others(&self) {
-        let Ok(_one) = self.web_console.asking.try_lock() else { return };
-        let nodes = self.other_nodes();
-        let mut others = OtherNodes { at: self.service.now(), ..OtherNodes::default() };
-        if let Some(key) =
-            self.web_console.sessions.key(Role::Viewer, others.at).filter(|_| !nodes.is_empty())
-        {
-            for (node, answer) in self.answers(&nodes, "/admin/v1/numbers", key).await {
-                let numbers = answer.and_then(|numbers| {
-                    serde_json::from_value(numbers).map_err(|_| "its numbers have another form".to_owned())
-                });
-                others.nodes.push(OtherNode { id: node.id.clone(), name: node.name.clone(), numbers });
-            }
-        }
-        if let Some(key) = self.web_console.sessions.key(Role::Admin, others.at).filter(|_| !nodes.is_empty())
-        {
-            let path = format!("/admin/v1/audit?limit={AUDIT_SHOWN}");
-            for (node, answer) in self.answers(&nodes, &path, key).await {
-                let entries =
-                    answer.ok().and_then(|mut answer| answer["entries"].as_array_mut().map(std::mem::take));
-                others.audit.extend(entries.into_iter().flatten().map(|entry| (node.name.clone(), entry)));
-            }
-        }
+        let (nodes, now) = (self.other_nodes(), self.service.now());
+        let keys = [Role::Viewer, Role::Admin].map(|role| self.web_console.sessions.key(role, now));
+        let nodes = if keys[0].is_some() { nodes } else { Vec::new() };
         if let Some(recorder) = self.web_console.recorder().as_mut() {
-            recorder.others = others;
+            recorder.others.keep(&nodes, now);
+        }
+        let [Some(viewer), admin] = keys else { return };
+        let free = nodes.iter().filter(|node| self.web_console.asking().insert(node.name.clone()));
+        let free: Vec<(&NodeView, Asking<'_>)> =
+            free.map(|node| (node, Asking { control: self, name: node.name.clone() })).collect();
+        let ask = |(node, asking)| self.ask_other(node, (&viewer, admin.as_ref()), asking);
+        let asked: Vec<_> = free.into_iter().map(ask).collect();
+        together(asked).await;
+    }
+
+    /// Asks one node for its numbers, and for its audit log if an operator may see it. Each answer is shown when it comes.
+    async fn ask_other(
+        &self,
+        node: &NodeView,
+        (viewer, admin): (&NodeKey, Option<&NodeKey>),
+        _asking: Asking<'_>,
+    ) {
+        let one = std::slice::from_ref(node);
+        if let Some((_, answer)) = self.answers(one, "/admin/v1/numbers", viewer.clone()).await.next() {
+            let numbers = answer.and_then(|numbers| {
+                serde_json::from_value(numbers).map_err(|_| "its numbers have another form".to_owned())
+            });
+            if let Some(recorder) = self.web_console.recorder().as_mut() {
+                recorder.others.take_numbers(node, numbers);
+            }
+        }
+        let Some(admin) = admin else { return };
+        let path = format!("/admin/v1/audit?limit={AUDIT_SHOWN}");
+        let answer = self.answers(one, &path, admin.clone()).await.next();
+        let answer = answer.and_then(|(_, answer)| answer.ok());
+        let entries = answer.and_then(|mut answer| answer["entries"].as_array_mut().map(std::mem::take));
+        if let Some(recorder) = self.web_console.recorder().as_mut() {
+            recorder.others.take_audit(node, entries.unwrap_or_default());
         }
     }
 

@@ -44,9 +44,7 @@ pub(super) struct OverviewSource<'a> {
 
 impl ControlPlane {
     /// The overview of this instant. `None` before the first measurement.
-    pub(super) async fn overview(&self) -> Option<Overview> {
-        self.look_around().await;
-        self.ask_others_if_old().await;
+    pub(super) fn overview(&self) -> Option<Overview> {
         let (now, wall) = (self.service.now(), self.service.engine.maintenance().wall());
         let recorder = self.web_console.recorder();
         let recorder = recorder.as_ref()?;

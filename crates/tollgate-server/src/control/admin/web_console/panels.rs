@@ -390,11 +390,11 @@ impl ControlPlane {
             })
             .collect();
         let recorder = self.web_console.recorder();
-        let others = recorder.as_ref().into_iter().flat_map(|recorder| &recorder.others.audit);
+        let others = recorder.as_ref().into_iter().flat_map(|recorder| recorder.others.audit());
         rows.extend(others.map(|(node, entry)| {
             let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
             let who = format!("{} ({})", text("who"), text("role"));
-            [text("at"), node.clone(), who, text("verb"), text("about"), text("outcome")]
+            [text("at"), node.to_owned(), who, text("verb"), text("about"), text("outcome")]
         }));
         // RFC 3339 in UTC sorts by time.
         rows.sort_by(|one, other| other[0].cmp(&one[0]));

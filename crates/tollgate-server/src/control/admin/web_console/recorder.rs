@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::MissedTickBehavior;
 use tollgate::policy::{Change, Difference};
+use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Policy, Ticks, Timestamp};
 
 use super::LatestEvent;
@@ -19,9 +19,13 @@ use crate::telemetry::StoreMetrics;
 use crate::telemetry::history::History;
 use crate::telemetry::names::SOURCES;
 
-/// How often it measures.
-const EVERY: Duration = Duration::from_secs(1);
-/// How often keys near their limits, and other nodes, are looked at: on a shared store each look is a call.
+/// How long after a second began the other nodes are asked: all nodes measure when it begins.
+const ASK_AFTER: Duration = Duration::from_millis(100);
+/// How long the overview waits for the other nodes. Of one that does not answer by then the last numbers are shown.
+const ASK_WAIT: Duration = Duration::from_millis(400);
+/// A second that has only so much left is not measured, so that none is measured twice.
+const SHORTEST: u64 = TICKS_PER_SECOND / 4;
+/// How often keys near their limits, and the list of nodes, are looked at: on a shared store each look is a call.
 const LOOK_EVERY: Ticks = Ticks::from_secs(5);
 /// How many readings of counters are kept: those of the last minute.
 const READINGS_MAX: usize = 61;
@@ -57,6 +61,8 @@ pub(super) struct Recorder {
     /// The nodes of the fleet at the last look.
     pub(super) roster: Option<Roster>,
     pub(super) others: OtherNodes,
+    /// When another node last asked for the numbers of this one.
+    pub(super) asked_at: Timestamp,
 }
 
 impl Recorder {
@@ -73,6 +79,7 @@ impl Recorder {
             near: NearKeys::default(),
             roster: None,
             others: OtherNodes::default(),
+            asked_at: Timestamp::default(),
         }
     }
 
@@ -140,29 +147,42 @@ fn sentences(difference: &Difference) -> Vec<String> {
     all
 }
 
-/// Measures each second, while it is polled.
+/// Measures when each second begins, while it is polled.
 pub(crate) async fn record(control: Arc<ControlPlane>) {
-    let mut tick = tokio::time::interval(EVERY);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        tick.tick().await;
         let measuring = Arc::clone(&control);
         // On a thread of its own, because a policy with hundreds of limits has many counters; and so that a panic does
         // not end the loop.
         let measured = tokio::task::spawn_blocking(move || measuring.measure()).await;
+        if control.is_watched() {
+            let looking = Arc::clone(&control);
+            tokio::spawn(async move { looking.look_around().await });
+        }
         if control.web_console.latest.receiver_count() > 0 {
-            // A node that does not answer delays no second: its last numbers, or the problem, are shown meanwhile.
             let asking = Arc::clone(&control);
-            tokio::spawn(async move { asking.ask_others().await });
+            let mut asked = tokio::spawn(async move {
+                tokio::time::sleep(ASK_AFTER).await;
+                asking.ask_others().await;
+            });
+            // The overview has the answers of the same second. Those that come later are in the next one.
+            let _ = tokio::time::timeout(ASK_WAIT, &mut asked).await;
         }
         let publishing = Arc::clone(&control);
-        let published = tokio::spawn(async move { publishing.publish().await }).await;
+        let published = tokio::spawn(async move { publishing.publish() }).await;
         if measured.is_err() || published.is_err() {
             tracing::error!(
                 "the console was not updated because of a fault in Tollgate; the next attempt follows"
             );
         }
+        let wall = control.service.on_wall(control.service.now());
+        tokio::time::sleep(until_next_second(wall)).await;
     }
+}
+
+/// How long it takes until a second begins that is worth a measurement.
+fn until_next_second(now: Timestamp) -> Duration {
+    let left = TICKS_PER_SECOND - now.unix_micros() % TICKS_PER_SECOND;
+    Duration::from_micros(if left < SHORTEST { left + TICKS_PER_SECOND } else { left })
 }
 
 impl ControlPlane {
@@ -185,12 +205,20 @@ impl ControlPlane {
         }
     }
 
+    /// Whether a viewer is here, or another node asks for the numbers.
+    fn is_watched(&self) -> bool {
+        let now = self.service.now();
+        let is_asked = |recorder: &Recorder| now.since(recorder.asked_at) < LOOK_EVERY;
+        self.web_console.latest.receiver_count() > 0
+            || self.web_console.recorder().as_ref().is_some_and(is_asked)
+    }
+
     /// Serialises the overview once, if there are viewers.
-    async fn publish(&self) {
+    fn publish(&self) {
         if self.web_console.latest.receiver_count() == 0 {
             return;
         }
-        let Some(overview) = self.overview().await else { return };
+        let Some(overview) = self.overview() else { return };
         let audit = self.audit_panel();
         self.web_console.latest.send_replace(LatestEvent {
             overview: event("overview", &overview),
@@ -216,6 +244,20 @@ impl ControlPlane {
         if let Some(recorder) = self.web_console.recorder().as_mut() {
             recorder.near = near;
             recorder.roster = Some(roster);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nodes whose clocks are in step measure at the same instants, and none measures one second twice.
+    #[test]
+    fn measurements_begin_with_the_second() {
+        for (micros, wait) in [(0, 1_000_000), (1, 999_999), (750_000, 250_000), (750_001, 1_249_999)] {
+            let now = Timestamp::from_unix_micros(1_700_000_000_000_000 + micros);
+            assert_eq!(until_next_second(now), Duration::from_micros(wait));
         }
     }
 }

@@ -151,7 +151,9 @@ impl ControlPlane {
 
     /// The console as a page.
     async fn console_page(&self, session: &ConsoleSession) -> Result<Response<AdminBody>, Problem> {
-        let overview = self.overview().await.ok_or_else(|| {
+        self.look_around().await;
+        self.ask_others_if_old().await;
+        let overview = self.overview().ok_or_else(|| {
             Problem::new(Kind::StoreUnavailable, "the console measures each second; ask again in a moment")
         })?;
         let audit = (session.who.role >= Role::Admin).then(|| self.audit_panel());
@@ -202,7 +204,13 @@ impl ControlPlane {
         }
         let acted = match route {
             ConsoleRoute::WhatIf => self.what_if(session, &fields).await?,
-            _ => self.act(session, &fields).await?,
+            _ => match self.act(session, &fields).await {
+                // The script shows that a question is none. A browser would log the status as an error of the page.
+                Err(problem) if form == AnswerForm::Json && is_question(&fields, &problem) => {
+                    return Ok(typed(problem_document(&problem), JSON));
+                }
+                acted => acted?,
+            },
         };
         Ok(match form {
             AnswerForm::Json => typed(acted.document().to_string(), JSON),
@@ -269,14 +277,23 @@ fn redirect(cookie: &str) -> Response<AdminBody> {
     response
 }
 
+/// Whether the problem is that a question cannot be read. It changes nothing.
+fn is_question(fields: &FormFields, problem: &Problem) -> bool {
+    fields.get("verb") == Some(Verb::Explain.name())
+        && problem.kind.problem_type().status == StatusCode::BAD_REQUEST.as_u16()
+}
+
+/// A problem for the script.
+fn problem_document(problem: &Problem) -> String {
+    let document = json!({
+        "title": problem.kind.problem_type().title, "sentence": problem.detail, "tone": Tone::Bad, "more": [],
+    });
+    document.to_string()
+}
+
 fn refused(problem: &Problem, form: AnswerForm) -> Response<AdminBody> {
     let mut response = match form {
-        AnswerForm::Json => {
-            let document = json!({
-                "title": problem.kind.problem_type().title, "sentence": problem.detail, "tone": Tone::Bad, "more": [],
-            });
-            typed(document.to_string(), JSON)
-        }
+        AnswerForm::Json => typed(problem_document(problem), JSON),
         AnswerForm::Page => {
             let sentences = Sentences { first: problem.detail.clone(), tone: Tone::Bad, more: Vec::new() };
             typed(page::message(problem.kind.problem_type().title, &sentences, ""), HTML)

@@ -156,7 +156,7 @@ fn explained(answer: &Value, meant: Option<&str>, moment: Moment) -> Sentences {
         if counter.is_object() {
             more.push(format!("where it applies, {}", applied(limit, counter, moment)));
         }
-        more.push(format!("limit {} does not apply: {}", text(limit, "name"), names(limit, "unmet")));
+        more.push(format!("limit {} does not apply: {}", text(limit, "name"), unapplied(limit)));
     }
     if answer["unknown_credential"] == true {
         more.push(
@@ -172,14 +172,38 @@ fn explained(answer: &Value, meant: Option<&str>, moment: Moment) -> Sentences {
     Sentences { first, tone, more }
 }
 
-/// The sentence about a request that passes now. It is good news only if nothing is in doubt, and no such request was
-/// denied in the last two minutes.
+/// The reason why a limit does not apply.
+fn unapplied(limit: &Value) -> String {
+    let unmet = Some(names(limit, "unmet")).filter(|unmet| !unmet.is_empty());
+    let reason = unmet.or_else(|| overridden(limit)).unwrap_or_else(|| joined(limit, "what_would_change_it"));
+    if reason.is_empty() { "it is off".to_owned() } else { reason }
+}
+
+/// The override by which a limit does not deny requests that it is about.
+fn overridden(limit: &Value) -> Option<String> {
+    let ruled = &limit["effective_override"];
+    let is_meant = limit["applies"] == true || list(limit, "unmet").is_empty();
+    let is_weak = ruled.is_object() && is_meant && limit["state"]["mode"] != "enforce";
+    let effect = match text(ruled, "override") {
+        "off" => "turned it off".to_owned(),
+        "shadow" => "put it in shadow".to_owned(),
+        _ => format!("had it enforced for {} % of keys, and not for this one,", ruled["percent"]),
+    };
+    is_weak.then(|| format!("an operator {effect} until {}", to_the_second(text(ruled, "until"))))
+}
+
+/// The sentence about a request that passes now. It is good news only if nothing is in doubt, no operator has weakened a
+/// limit of it, and no such request was denied in the last two minutes.
 fn all_clear(answer: &Value, meant: Option<&str>) -> (String, Tone) {
     let given = &answer["as_given"];
     let open = list(answer, "incomplete").iter().find(|limit| Some(text(limit, "limit")) != meant);
     let limits = list(answer, "limits").iter();
     let recent = limits.clone().find(|limit| limit["last_denied"]["denials"].is_u64());
     let tiers = limits.clone().find(|limit| !list(counter_of(limit), "open_tiers").is_empty());
+    if let Some((limit, why)) = limits.clone().find_map(|limit| Some((limit, overridden(limit)?))) {
+        let name = text(limit, "name");
+        return (format!("Such a request passes now, and limit {name} does not deny it: {why}."), Tone::Warn);
+    }
     if let Some(limit) = recent {
         let (name, last) = (text(limit, "name"), last_denied(limit).unwrap_or_default());
         return (format!("Such a request passes now, but limit {name} has denied some: {last}."), Tone::Warn);
@@ -270,8 +294,10 @@ fn applied(limit: &Value, state: &Value, moment: Moment) -> String {
         Some(wait) => format!(", all back {}", moment.after(wait)),
     };
     let mode = if state["mode"] == "enforce" { "" } else { ", in shadow" };
+    let ruled = overridden(limit).map_or_else(String::new, |why| format!("; {why}"));
     let last = last_denied(limit).map_or_else(String::new, |last| format!("; {last}"));
-    format!("limit {}: {}{back}{mode} ({}){last}", text(limit, "name"), left(state), text(state, "source"))
+    let (name, left, source) = (text(limit, "name"), left(state), text(state, "source"));
+    format!("limit {name}: {left}{back}{mode} ({source}){ruled}{last}")
 }
 
 #[cfg(test)]
@@ -355,6 +381,45 @@ mod tests {
             assert_eq!(given.tone, tone, "{given:?}");
             assert!(given.first.contains(words), "{given:?}");
         }
+    }
+
+    /// The story: of a limit that an operator had turned off the answer was green, and it gave no reason: "limit a does not
+    /// apply: ". An override is named with its end, and the answer is yellow.
+    #[test]
+    fn an_override_is_the_reason() {
+        let intent = Intent::read(&FormFields::read(b"verb=explain&key=ip%3Dx&limit=a").unwrap()).unwrap();
+        let until = "2023-11-14T22:23:20.757Z";
+        let state =
+            json!({ "allowed": true, "mode": "shadow", "limit": 5, "remaining": 4, "source": "exact" });
+        let of = |limit: Value| sentences(&intent, &json!({ "allowed": true, "limits": [limit] }), NOW);
+        let off = json!({ "name": "a", "applies": false, "unmet": [], "mode": "off",
+            "effective_override": { "override": "off", "until": until } });
+        let given = of(off.clone());
+        let why = "an operator turned it off until 2023-11-14T22:23:20Z";
+        let first = format!("Such a request passes now, and limit a does not deny it: {why}.");
+        assert_eq!((given.first, given.tone), (first, Tone::Warn));
+        assert_eq!(given.more, [format!("limit a does not apply: {why}")]);
+        let shadow = json!({ "name": "a", "applies": true, "mode": "shadow", "state": state,
+            "effective_override": { "override": "shadow", "until": until } });
+        let given = of(shadow);
+        assert_eq!(given.tone, Tone::Warn);
+        let why = "an operator put it in shadow until 2023-11-14T22:23:20Z";
+        assert!(given.more[0].ends_with(&format!("in shadow (exact); {why}")), "{given:?}");
+        let mut half = json!({ "name": "a", "applies": true, "mode": "enforce", "percent": 50, "state": state,
+            "effective_override": { "override": "percent", "percent": 50, "until": until } });
+        assert!(
+            of(half.clone()).first.contains("had it enforced for 50 % of keys, and not for this one, until")
+        );
+        half["state"]["mode"] = json!("enforce");
+        assert_eq!(of(half).tone, Tone::Good);
+        // An override of a limit that is not about the request changes nothing.
+        let mut elsewhere = off;
+        elsewhere["unmet"] = json!(["path is /b, not /a"]);
+        let given = of(elsewhere);
+        assert_eq!((given.tone, &*given.more[0]), (Tone::Good, "limit a does not apply: path is /b, not /a"));
+        let planned = json!({ "name": "a", "applies": false, "unmet": [], "mode": "off",
+            "what_would_change_it": ["its mode is off"] });
+        assert_eq!(of(planned).more, ["limit a does not apply: its mode is off"]);
     }
 
     /// Each verb has its sentence, and none claims more than was done.

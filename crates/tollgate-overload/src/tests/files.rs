@@ -95,7 +95,7 @@ overload.yaml:9:22: overload.fleet.capacity: fast is not a rate; accepted: a cou
 overload.yaml:9:37: overload.fleet.reserve: 120% is out of range; accepted: a percentage from 0.1% to 99%
 overload.yaml:9:50: overload.fleet.scope: world is unknown; accepted: fleet, node
 overload.yaml:10:45: overload.worker.restore_below: not below shed_above: it would shed and restore in turn; accepted: less than 60%
-overload.yaml:10:56: overload.worker.mode: on is unknown; accepted: enforce, shadow, off
+overload.yaml:10:56: overload.worker.mode: on is unknown; did you mean enforce? accepted: enforce, shadow, off
 overload.yaml:11:32: overload.concurrency.max: not between min and max; accepted: at least min, 50
 overload.yaml:12:9: overload.rate.target: missing; accepted: the latency to keep to, such as 100ms
 overload.yaml:13:10: overload.queue.interval: too short to tell a burst from a standing queue; accepted: at least twice the target

@@ -30,7 +30,8 @@ Ask it:
   curl -s 127.0.0.1:8080/v1/check -H 'Content-Type: application/json' -d '{\"attributes\":{\"api_key\":\"k1\"}}'
 
 A flag takes precedence over its variable, and both over the config file.
-Exit status: 0 after a stop signal, 1 when the server cannot start or fails, 2 for wrong usage.";
+Exit status: 0 after a stop signal, 1 when the server cannot start or fails, such as when another program has its address,
+2 for wrong flags, and for a file that cannot be read or has errors.";
 
 /// The arguments of `serve`.
 #[derive(Debug, Args)]

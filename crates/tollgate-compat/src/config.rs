@@ -1,7 +1,7 @@
 //! One configuration of another program: compiles its files, explains and converts them. `active` answers by it.
 
-use tollgate::policy::Findings;
 use tollgate::policy::source::{Report, with_room};
+use tollgate::policy::{Findings, Problem};
 use tollgate::store::Store;
 use tollgate::{Engine, Policy, QuotaError};
 
@@ -106,21 +106,19 @@ impl CompatConfig {
     ///
     /// # Errors
     /// When there are several domains, and none or an unknown one is named.
-    pub fn converted(&self, domain: Option<&str>) -> Result<Conversion, String> {
+    pub fn converted(&self, domain: Option<&str>) -> Result<Conversion, Problem> {
         let domains = self.domains();
         let known = || domains.iter().take(20).copied().collect::<Vec<_>>().join(", ");
         let domain = match (domain, domains.as_slice()) {
             (Some(domain), all) if all.contains(&domain) => domain,
             (Some(domain), _) => {
-                return Err(format!("--domain {domain}: there is none of this name; there are {}", known()));
+                return Err(Problem::new(format!("there is no domain {domain:?}"), known()));
             }
             (None, [only]) => only,
-            (None, []) => return Err("there is no rule to convert".to_owned()),
+            (None, []) => return Err(Problem::new("there is no rule to convert", "at least one")),
             (None, _) => {
-                return Err(format!(
-                    "a policy answers one domain: choose one with --domain; there are {}",
-                    known()
-                ));
+                let several = format!("a policy answers one domain, and there are {}", domains.len());
+                return Err(Problem::new(several, known()));
             }
         };
         let converted = match self {

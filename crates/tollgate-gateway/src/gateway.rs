@@ -36,8 +36,9 @@ use crate::listen::UpstreamBudget;
 use crate::metrics::UpstreamSeries;
 use crate::overload::UpstreamService;
 use crate::own;
+use crate::pem;
 use crate::plan::RoutePlan;
-use crate::priced::Priced;
+use crate::priced::{self, Priced};
 use crate::problem::{Kind, Problem};
 use crate::program::Program;
 use crate::proxy::Proxy;
@@ -80,6 +81,21 @@ impl Metrics {
     pub fn slow_clients(&self) -> [(&'static str, u64); 2] {
         self.0.slow.counts()
     }
+}
+
+/// The problems of the files that routes name, each of which begins with its field. A gateway cannot be built with them.
+#[must_use]
+pub fn file_problems(plans: &[RoutePlan]) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (index, plan) in plans.iter().enumerate() {
+        let ca = plan.ca.as_deref().filter(|_| plan.targets().any(|target| target.is_secure));
+        let ca = ca.and_then(|path| pem::authorities(path).err()).map(|problem| format!("ca: {problem}"));
+        let persisted = plan.graphql.as_ref().and_then(|graphql| graphql.persisted.as_ref());
+        let persisted = persisted.and_then(|plan| priced::known(plan).err());
+        let persisted = persisted.map(|problem| format!("graphql.{problem}"));
+        problems.extend(ca.into_iter().chain(persisted).map(|problem| format!("routes[{index}].{problem}")));
+    }
+    problems
 }
 
 impl Gateway {

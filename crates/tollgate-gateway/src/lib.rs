@@ -107,7 +107,7 @@ pub use arrival::RequestSettings;
 pub use client::{ClientFailure, ClientPlan, ClientRequestBody, ClientResponseBody, UpstreamClient};
 pub use connection::connection;
 pub use field_rules::HeaderNames;
-pub use gateway::{Gateway, Metrics, Settings};
+pub use gateway::{Gateway, Metrics, Settings, file_problems};
 pub use metrics::{CLASSES, FAILURES, UpstreamSeries};
 pub use plan::{RouteDocument, RoutePlan, compile};
 pub use program::{Capacity, Program};

@@ -6,6 +6,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{RootCertStore, SupportedProtocolVersion};
+use tollgate::policy::Problem;
 
 use crate::disk;
 
@@ -17,12 +18,14 @@ pub const FROM_12: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
 /// The CAs in a file.
 ///
 /// # Errors
-/// When it contains none, or something else. The message says what would be accepted.
-pub fn authorities(path: &Path) -> Result<RootCertStore, String> {
+/// When it cannot be read, contains none, or something else.
+pub fn authorities(path: &Path) -> Result<RootCertStore, Problem> {
     let mut authorities = RootCertStore::empty();
     for certificate in certificates(path)? {
         let added = authorities.add(certificate);
-        added.map_err(|error| format!("{}: not a CA: {error}", path.display()))?;
+        added.map_err(|error| {
+            Problem::new(format!("{}: not a CA: {error}", path.display()), "certificates of CAs in PEM")
+        })?;
     }
     Ok(authorities)
 }
@@ -31,8 +34,8 @@ pub fn authorities(path: &Path) -> Result<RootCertStore, String> {
 ///
 /// # Errors
 /// As [`authorities`].
-pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let wrong = |what: String| format!("{}: {what}; accepted: certificates in PEM", path.display());
+pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Problem> {
+    let wrong = |what: String| Problem::new(format!("{}: {what}", path.display()), "certificates in PEM");
     let bytes = read(path)?;
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     let all = all.map_err(|error| wrong(error.to_string()))?;
@@ -43,12 +46,12 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String>
 ///
 /// # Errors
 /// As [`authorities`].
-pub fn key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
-    let wrong = |what: String| format!("{}: {what}; accepted: a private key in PEM", path.display());
+pub fn key(path: &Path) -> Result<PrivateKeyDer<'static>, Problem> {
+    let wrong = |what: String| Problem::new(format!("{}: {what}", path.display()), "a private key in PEM");
     let bytes = read(path)?;
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| wrong(error.to_string()))
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, String> {
-    disk::read(path, PEM_BYTES_MAX).map_err(|error| disk::unreadable(path, &error))
+fn read(path: &Path) -> Result<Vec<u8>, Problem> {
+    disk::read(path, PEM_BYTES_MAX).map_err(|error| Problem::new(disk::unreadable(path, &error), ""))
 }

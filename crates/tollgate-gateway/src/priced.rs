@@ -175,7 +175,7 @@ impl HttpBody for BudgetedBody {
 }
 
 /// Reads the operations of a file.
-fn known(plan: &PersistedPlan) -> Result<Persisted, String> {
+pub(crate) fn known(plan: &PersistedPlan) -> Result<Persisted, String> {
     let problem_of = |problem: String| format!("persisted.file: {}: {problem}", plan.file.display());
     let bytes = read(&plan.file).map_err(problem_of)?;
     let persisted = Persisted::read(&bytes).map_err(problem_of)?;

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use http::Uri;
+use tollgate::policy::Problem;
 
 /// The address of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,14 +17,12 @@ pub struct Target {
 }
 
 impl FromStr for Target {
-    type Err = String;
+    type Err = Problem;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let refused = |why: &str| {
-            format!(
-                "{text:?} {why}; accepted: http://host:port, https://host or h2c://host:port (HTTP/2 without TLS), without a path"
-            )
-        };
+    fn from_str(text: &str) -> Result<Self, Problem> {
+        let accepted =
+            "http://host:port, https://host or h2c://host:port (HTTP/2 without TLS), without a path";
+        let refused = |why: &str| Problem::new(format!("{text:?} {why}"), accepted);
         let uri: Uri = text.parse().map_err(|_| refused("is not a URL"))?;
         let (is_secure, is_h2) = match uri.scheme_str() {
             Some("http") => (false, false),

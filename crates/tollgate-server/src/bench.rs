@@ -8,7 +8,7 @@ use serde::Serialize;
 use tollgate_load::{LoadError, LoadRequest, Pace, Plan, Summary, plot};
 
 use crate::SUCCESS;
-use crate::announcement;
+use crate::announcement::{self, Announcement};
 use crate::cli::{BenchArguments, LoadProtocol};
 use crate::console::Console;
 use crate::disk::plain_cause;
@@ -22,7 +22,7 @@ const SWEEP: [u64; 8] = [5, 10, 20, 40, 60, 80, 90, 95];
 /// # Errors
 /// When the server cannot be loaded, or is another machine.
 pub(crate) fn run(arguments: &BenchArguments, console: &mut Console) -> Result<u8, String> {
-    let target = arguments.to.unwrap_or_else(|| default_address(arguments.wire));
+    let target = arguments.to.map_or_else(|| default_address(arguments.wire), Ok)?;
     if !target.ip().is_loopback() && !arguments.remote {
         return Err(format!(
             "{target} is another machine, and this command puts it under load; add --remote if that machine is yours to load"
@@ -41,23 +41,35 @@ fn plain(error: LoadError) -> LoadError {
     }
 }
 
-/// The address of the newest server on this machine, else the protocol's usual one.
-fn default_address(protocol: LoadProtocol) -> SocketAddr {
-    let newest = announcement::running().into_iter().next();
-    let found = newest.and_then(|newest| match protocol {
-        LoadProtocol::Http | LoadProtocol::Batch => Some(newest.http),
-        LoadProtocol::Grpc => newest.grpc,
-        LoadProtocol::Resp | LoadProtocol::Throttle => newest.resp,
-    });
-    if let Some(found) = found {
-        return found;
+/// The address of the server that runs on this machine, else the protocol's usual one.
+///
+/// # Errors
+/// When several run: load belongs to the one that is meant.
+fn default_address(protocol: LoadProtocol) -> Result<SocketAddr, String> {
+    let running = announcement::running();
+    let address = |server: &Announcement| match protocol {
+        LoadProtocol::Http | LoadProtocol::Batch => Some(server.http),
+        LoadProtocol::Grpc => server.grpc,
+        LoadProtocol::Resp | LoadProtocol::Throttle => server.resp,
+    };
+    let found: Vec<SocketAddr> = running.iter().filter_map(address).collect();
+    match &found[..] {
+        [] => {}
+        [one] => return Ok(*one),
+        several => {
+            let several: Vec<String> = several.iter().map(ToString::to_string).collect();
+            return Err(format!(
+                "several servers run here, and this puts one of them under load; choose with --to ADDR: {}",
+                several.join(", ")
+            ));
+        }
     }
     let port = match protocol {
         LoadProtocol::Http | LoadProtocol::Batch => 8080,
         LoadProtocol::Grpc => 8081,
         LoadProtocol::Resp | LoadProtocol::Throttle => 6380,
     };
-    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
+    Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port))
 }
 
 async fn loaded(

@@ -11,15 +11,16 @@ use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::callers::CallersFile;
+use crate::disk;
+use crate::document::{self, WrongParts};
 use crate::outbound::{OutboundDocument, OutboundPlan};
 use crate::policy_spelling::Supply;
 use crate::policy_warnings::Ends;
 use crate::reload::ServedRequests;
-use crate::store::StoreDocument;
-use crate::{disk, document};
-use tollgate::policy::source::{Fields, Report, Tree};
+use crate::store::{StoreChoice, StoreDocument, StoreSettings};
+use tollgate::policy::source::{Entry, Fields, Node, Report, Tree};
 use tollgate::policy::{FILE_BYTES_MAX, Findings, Problem};
-use tollgate::{Clock, HeaderPolicy};
+use tollgate::{Clock, HeaderPolicy, Timestamp};
 use tollgate_gateway::{HeaderNames, RequestSettings, RouteDocument, RoutePlan};
 use tollgate_overload::Plan;
 use tollgate_tower::attributes::address::{IPV6_PREFIX, IPV6_PREFIX_DEFAULT, Network, TRUSTED_MAX, Trusted};
@@ -32,7 +33,7 @@ mod attributes;
 mod credentials;
 mod headers;
 
-use attributes::{Mapping, mapped};
+use attributes::{Mapping, OtherSections, TrustedTokens, mapped};
 use credentials::LocationDocument;
 use headers::HeadersDocument;
 
@@ -150,7 +151,7 @@ pub(crate) struct Config {
     /// The headers about quotas in answers to callers.
     pub(crate) headers: HeaderPolicy,
     /// The store of the counters, as far as the file sets it. The command line takes precedence.
-    pub(crate) store: StoreDocument,
+    pub(crate) store: StoreSettings,
     /// The gateway's routes to upstreams.
     pub(crate) routes: Vec<RoutePlan>,
     /// The proxy for calls to other people's APIs.
@@ -161,6 +162,62 @@ pub(crate) struct Config {
     pub(crate) warnings: Vec<String>,
     /// Whether the file says where credentials are.
     has_credentials: bool,
+    /// The file as it is written, for findings.
+    source: Option<ConfigSource>,
+}
+
+/// A file as it is written.
+struct ConfigSource {
+    name: String,
+    table: Node,
+}
+
+/// The file may contain a password.
+impl fmt::Debug for ConfigSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConfigSource").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Why a config cannot be used.
+#[derive(Debug)]
+pub(crate) enum ConfigError {
+    /// The file cannot be read.
+    Unreadable(String),
+    /// The file has errors, or a file that it names. Problems with the command line follow, each in a line.
+    Wrong(Findings, Vec<String>),
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable(problem) => f.write_str(problem),
+            Self::Wrong(findings, flags) if findings.is_empty() => f.write_str(&flags.join("\n")),
+            Self::Wrong(findings, flags) => {
+                write!(f, "the config has errors\n{findings}")?;
+                flags.iter().try_for_each(|flag| write!(f, "\n{flag}"))
+            }
+        }
+    }
+}
+
+impl From<ConfigError> for String {
+    fn from(error: ConfigError) -> String {
+        error.to_string()
+    }
+}
+
+/// What the command line says about settings that a config may have, too. It takes precedence.
+#[derive(Default)]
+pub(crate) struct ConfigFlags {
+    pub(crate) store: StoreSettings,
+    pub(crate) callers: Option<PathBuf>,
+}
+
+/// The store and the files that a config names.
+pub(crate) struct OpenedConfig {
+    pub(crate) store: StoreChoice,
+    pub(crate) callers: Option<Arc<CallersFile>>,
 }
 
 impl Config {
@@ -168,6 +225,7 @@ impl Config {
     pub(crate) fn supply(&self) -> Supply {
         let is_known = self.has_credentials
             || self.callers.is_some()
+            || self.reader.callers.is_some()
             || !self.reader.mapped.is_empty()
             || !self.routes.is_empty();
         if is_known { Supply::Known } else { Supply::Unknown }
@@ -175,6 +233,50 @@ impl Config {
 }
 
 impl Config {
+    /// Opens the store's settings and the files that the config names, for a server with these flags. Readers know the
+    /// callers afterwards.
+    ///
+    /// # Errors
+    /// Every problem at once: a server with this config would not start.
+    pub(crate) fn open(&mut self, flags: &ConfigFlags, now: Timestamp) -> Result<OpenedConfig, ConfigError> {
+        let (mut filed, mut flagged) = (Vec::new(), Vec::new());
+        let store = StoreChoice::of(&flags.store, &self.store).map_err(|problem| {
+            let is_filed = flags.store.url.is_none();
+            if is_filed { filed.push(problem) } else { flagged.push(problem) }
+        });
+        let callers = match (&flags.callers, &self.callers) {
+            (Some(path), _) => Some((path, "")),
+            (None, path) => path.as_ref().map(|path| (path, "callers: ")),
+        };
+        let callers = callers.and_then(|(path, field)| {
+            let problems = CallersFile::open(path, &self.reader, now);
+            let found = if field.is_empty() { &mut flagged } else { &mut filed };
+            problems
+                .map_err(|problems| found.extend(problems.lines().map(|line| format!("{field}{line}"))))
+                .ok()
+        });
+        filed.extend(tollgate_gateway::file_problems(&self.routes));
+        filed.extend(self.outbound.iter().flat_map(OutboundPlan::file_problems));
+        match store {
+            Ok(store) if filed.is_empty() && flagged.is_empty() => {
+                self.reader.callers = callers.as_ref().map(|callers| callers.active());
+                self.taking.reader.callers = self.reader.callers.clone();
+                Ok(OpenedConfig { store, callers })
+            }
+            _ => Err(ConfigError::Wrong(self.findings(&filed), flagged)),
+        }
+    }
+
+    /// Findings about problems, each of which begins with its field.
+    fn findings(&self, problems: &[String]) -> Findings {
+        let Some(ConfigSource { name, table }) = &self.source else { return Findings::default() };
+        let mut report = Report::new(name);
+        for problem in problems {
+            document::report_problem(table, &WrongParts::default(), problem, &mut report);
+        }
+        report.into_findings()
+    }
+
     /// The requests that a policy is for.
     pub(crate) fn served(&self) -> ServedRequests {
         let ends = if self.routes.is_empty() { Ends::Unknown } else { Ends::Seen };
@@ -228,22 +330,19 @@ enum PathMatching {
     Exact,
 }
 
-/// The beginning of an error about an invalid file; the findings follow, one to a line.
-pub(crate) const ERRORS: &str = "the config has errors\n";
-
 /// Reads a config file, or returns the defaults without one. `trusted` are the proxies of the command line, which take
 /// precedence over those of the file.
 ///
 /// # Errors
 /// When the file is invalid. The message says what would be accepted.
-pub(crate) fn load(path: Option<&Path>, trusted: &[Network]) -> Result<Config, String> {
+pub(crate) fn load(path: Option<&Path>, trusted: &[Network]) -> Result<Config, ConfigError> {
     let mut config = match path {
         None => Config::default(),
         Some(path) => {
             let name = path.display().to_string();
             let bytes = disk::read(path, FILE_BYTES_MAX as u64);
-            let bytes = bytes.map_err(|error| disk::unreadable(path, &error))?;
-            compile(&name, &bytes).map_err(|findings| format!("{ERRORS}{findings}"))?
+            let bytes = bytes.map_err(|error| ConfigError::Unreadable(disk::unreadable(path, &error)))?;
+            compile(&name, &bytes).map_err(|findings| ConfigError::Wrong(findings, Vec::new()))?
         }
     };
     if !trusted.is_empty() {
@@ -271,16 +370,17 @@ fn compile(name: &str, bytes: &[u8]) -> Result<Config, Findings> {
             report.error(limits.at, "", Problem::new(message, "a config, without limits"));
             return None;
         }
-        let document = document::settings::<Document>(table.clone(), &mut report);
+        let (document, wrong) = document::readable::<Document>(&table, &mut report);
         let section = Fields::of(&table, "", "a table", &mut report)?.get("overload");
         let overload = section.filter(|node| !matches!(node.tree, Tree::Empty));
         let overload = overload.and_then(|node| Plan::read(node, &mut report));
         let mut problems = Vec::new();
-        let config = document.map(|document| assembled(document, overload, &mut problems));
+        let config = document.map(|document| assembled(document, &table, overload, &mut problems));
         for problem in problems {
-            document::report_problem(&table, &problem, &mut report);
+            document::report_problem(&table, &wrong, &problem, &mut report);
         }
-        config
+        let source = Some(ConfigSource { name: name.to_owned(), table });
+        config.map(|config| Config { source, ..config })
     });
     let has_errors = report.errors() > 0;
     let findings = report.into_findings();
@@ -292,18 +392,25 @@ fn compile(name: &str, bytes: &[u8]) -> Result<Config, Findings> {
     }
 }
 
-/// The settings that a document means. Each problem begins with its field.
-fn assembled(document: Document, overload: Option<Plan>, problems: &mut Vec<String>) -> Config {
-    let verifier = document.jwt.and_then(|tokens| match tokens.verifier() {
-        Ok(verifier) => Some(Arc::new(verifier)),
-        Err(problem) => {
+/// The settings that a document means; it is what could be read of the table. Each problem begins with its field.
+fn assembled(document: Document, table: &Node, overload: Option<Plan>, problems: &mut Vec<String>) -> Config {
+    let written = |name: &str| entries(table).find(|entry| entry.key == name).map(|entry| &entry.node);
+    let tokens = match document.jwt.map(|tokens| tokens.verifier()) {
+        Some(Ok(verifier)) => TrustedTokens::Of(Arc::new(verifier)),
+        Some(Err(problem)) => {
             problems.push(format!("jwt.{problem}"));
-            None
+            TrustedTokens::Unusable
         }
-    });
+        None if written("jwt").is_some() => TrustedTokens::Unusable,
+        None => TrustedTokens::None,
+    };
     let names_trusted_proxies = document.trusted_proxies.is_some();
     // An attribute that cannot be mapped is reported once, and not again at each use of its name.
-    let names: Vec<String> = document.attributes.keys().cloned().collect();
+    let names: Vec<String> =
+        written("attributes").into_iter().flat_map(entries).map(|entry| entry.key.clone()).collect();
+    let is_unreadable = |name: &&String| !document.attributes.contains_key(*name);
+    let unreadable = names.iter().filter(is_unreadable).cloned().collect();
+    let others = OtherSections { tokens, callers: document.callers.as_deref(), unreadable };
     let has_credentials = document.credentials.is_some();
     let reader = Reader {
         trusted: trusted(document.trusted_proxies, problems),
@@ -323,7 +430,7 @@ fn assembled(document: Document, overload: Option<Plan>, problems: &mut Vec<Stri
         },
         credentials: credentials::compile(document.credentials, problems),
         callers: None,
-        mapped: mapped(document.attributes, verifier.as_ref(), document.callers.as_deref(), problems),
+        mapped: mapped(document.attributes, others, problems),
     };
     if !IPV6_PREFIX.contains(&reader.ipv6_prefix) {
         let accepted = accepted_prefixes();
@@ -355,12 +462,21 @@ fn assembled(document: Document, overload: Option<Plan>, problems: &mut Vec<Stri
         taking,
         callers: document.callers,
         headers,
-        store: document.store.unwrap_or_default(),
+        store: document.store.map(|store| store.compile(problems)).unwrap_or_default(),
         routes,
         outbound: document.outbound.map(|outbound| outbound.compile(problems)),
         overload,
         warnings: Vec::new(),
         has_credentials,
+        source: None,
+    }
+}
+
+/// The fields of a value, if it is a table.
+fn entries(node: &Node) -> impl Iterator<Item = &Entry> {
+    match &node.tree {
+        Tree::Table(entries) => entries.iter(),
+        Tree::Empty | Tree::Text(_) | Tree::List(_) => [].iter(),
     }
 }
 
@@ -522,6 +638,80 @@ attributes:
         );
     }
 
+    /// The story: a value of the wrong kind hid the problems of every other section, and a config that `config check`
+    /// accepted did not start. What follows from a problem is not reported as another one.
+    #[test]
+    fn problems_of_every_section_are_reported_together() {
+        let text = "
+ipv6_prefix: 200
+trusted_proxies: [proxy.internal]
+connections_per_address: lots
+headers: {denied: 430}
+credentials: [bearrer, {heder: x}]
+jwt: {issuer: i}
+attributes:
+  org: {jwt: org}
+  plan: {haeder: X-Plan}
+  who: {first_of: [plan, org, ip]}
+store: {url: postgres://db, deadline: 5, nodes: two}
+routes:
+- {upstreams: [5], path: /a}
+- {upstreams: ['http://a'], timeout: 5s, retries: -1, sticky: plan}
+- {upstreams: ['http://b'], path: /b, connections: 0}
+";
+        let problems = compile(text).unwrap_err();
+        let expected = [
+            "ipv6_prefix: 200 is not accepted",
+            "trusted_proxies[0]: \"proxy.internal\" is not an address",
+            "connections_per_address: lots is not accepted",
+            "headers.denied: 430 is not accepted",
+            "credentials[0]: \"bearrer\" is not known; did you mean bearer?",
+            "credentials[1].heder: unknown field; did you mean header?",
+            "jwt.jwks: missing",
+            "attributes.plan.haeder: unknown field; did you mean header?",
+            "store.url: a store's URL begins with",
+            "store.deadline: not a duration",
+            "store.nodes: \"two\" is not accepted; accepted: auto",
+            "routes[0].upstreams[0]: is a number",
+            "routes[1].timeout: unknown field; did you mean timeouts?",
+            "routes[1].retries: -1 is not accepted",
+            "routes[2].connections: 0 is not accepted",
+        ];
+        assert_eq!(problems.len(), expected.len(), "{problems:#?}");
+        for (problem, expected) in problems.iter().zip(expected) {
+            assert!(problem.starts_with(expected), "{problem}");
+        }
+    }
+
+    /// A file that the config names, and that cannot be used, is a problem of the config, at its line.
+    #[test]
+    fn files_are_opened() {
+        let text = "callers: no.yaml
+store: {url: 'redis://h', password_file: no.word}
+routes:
+- {upstreams: ['https://a'], ca: no.pem, path: /a}
+- {upstreams: ['http://b'], graphql: {persisted: {file: no.json}}}
+outbound: {providers: {p: {url: 'https://p', ca: no.pem, policy: no.policy}}}
+";
+        let mut config = super::compile("c", text.as_bytes()).unwrap();
+        let now = Clock::precise().now();
+        let error = config.open(&ConfigFlags::default(), now).err().unwrap().to_string();
+        for expected in [
+            "\nc:1:10: callers: no.yaml: no such file",
+            "\nc:2:8: store: no.word: ",
+            "\nc:4:34: routes[0].ca: no.pem: no such file",
+            "\nc:5:57: routes[1].graphql.persisted.file: no.json: ",
+            "\nc:6:50: outbound.providers.p.ca: no.pem: no such file",
+            "\nc:6:66: outbound.providers.p.policy: no.policy: ",
+        ] {
+            assert!(error.contains(expected), "{expected:?}\n{error}");
+        }
+        assert_eq!(error.lines().count(), 7, "{error}");
+        let flags = ConfigFlags { callers: Some("flag.yaml".into()), ..ConfigFlags::default() };
+        let error = Config::default().open(&flags, now).err().unwrap().to_string();
+        assert!(error.starts_with("flag.yaml: no such file"), "{error}");
+    }
+
     /// Every problem names its field and what would be accepted.
     #[test]
     fn all_problems_are_reported_together() {
@@ -568,7 +758,7 @@ attributes:
         let findings =
             super::compile("config.yaml", b"trusted_proxies: []\nipv6_prefix: 12\nroute: []").unwrap_err();
         assert_eq!(
-            findings.iter().map(ToString::to_string).collect::<Vec<_>>()[0],
+            findings.iter().map(ToString::to_string).collect::<Vec<_>>()[1],
             "config.yaml:3:1: route: unknown field; did you mean routes? accepted: trusted_proxies, ipv6_prefix, \
              escaped_slashes, path_match, method_override, header_names, connections_per_address, credentials, callers, \
              attributes, jwt, headers, store, routes, outbound, overload"

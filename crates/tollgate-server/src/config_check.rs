@@ -1,11 +1,12 @@
 //! `tollgate config check`: reports every problem of config files, and what a server would say of a policy with them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use tollgate::Clock;
 
 use crate::cli::ConfigCheckArguments;
-use crate::config::{self, Config};
+use crate::config::{self, Config, ConfigError, ConfigFlags};
 use crate::console::Console;
 use crate::identity::Identity;
 use crate::policy_file::{self, PolicyFileError};
@@ -40,7 +41,7 @@ pub(crate) fn run(arguments: &ConfigCheckArguments, console: &mut Console) -> u8
     let mut status = SUCCESS;
     let mut reports: Vec<Value> = Vec::new();
     for path in &arguments.files {
-        let loaded = config::load(Some(path), &[]);
+        let loaded = opened(path);
         // Without a config it is not known what the policy is served with.
         let policy = arguments.policy.as_ref().zip(loaded.as_ref().ok());
         let policy = policy.map(|(policy, config)| checked_policy(policy, config));
@@ -64,15 +65,29 @@ pub(crate) fn run(arguments: &ConfigCheckArguments, console: &mut Console) -> u8
     status
 }
 
-fn checked_config(name: String, loaded: Result<Config, String>) -> CheckedFile {
-    match loaded {
+/// A config, and the files that it names, as a server opens them.
+fn opened(path: &Path) -> Result<Config, ConfigError> {
+    let mut config = config::load(Some(path), &[])?;
+    config.open(&ConfigFlags::default(), Clock::precise().now())?;
+    if config.overload.is_some() && config.routes.is_empty() {
+        let name = path.display();
+        config.warnings.push(format!(
+            "{name}: warning: overload is about the gateway, and there is none; accepted: `routes` beside it, or \
+             `tollgate serve --upstream URL`"
+        ));
+    }
+    Ok(config)
+}
+
+fn checked_config(name: String, opened: Result<Config, ConfigError>) -> CheckedFile {
+    match opened {
         Ok(config) => CheckedFile { name, warnings: config.warnings, ..CheckedFile::default() },
-        Err(problem) => {
-            // Each line but the first is a finding. A file that cannot be read has none.
-            let findings = problem.strip_prefix(config::ERRORS);
-            let status = if findings.is_some() { FAILURE } else { USAGE };
-            let errors = findings.unwrap_or(&problem).lines().map(str::to_owned).collect();
-            CheckedFile { name, status, errors, ..CheckedFile::default() }
+        Err(ConfigError::Unreadable(problem)) => {
+            CheckedFile { name, status: USAGE, errors: vec![problem], ..CheckedFile::default() }
+        }
+        Err(ConfigError::Wrong(findings, flags)) => {
+            let errors = findings.to_string().lines().map(str::to_owned).chain(flags).collect();
+            CheckedFile { name, status: FAILURE, errors, ..CheckedFile::default() }
         }
     }
 }
@@ -80,12 +95,7 @@ fn checked_config(name: String, loaded: Result<Config, String>) -> CheckedFile {
 /// The policy as a server with this config would start with it.
 fn checked_policy(path: &PathBuf, config: &Config) -> CheckedFile {
     let name = path.display().to_string();
-    let served = match config.served_with_callers() {
-        Ok(served) => served,
-        Err(problem) => {
-            return CheckedFile { name, status: USAGE, errors: vec![problem], ..CheckedFile::default() };
-        }
-    };
+    let served = config.served();
     let identity = Identity::of(&served.reader);
     match policy_file::load_for(Some(path), identity.credentials()) {
         Ok(loaded) => {

@@ -1,6 +1,7 @@
 //! Settings out of a file's tree, by serde. The tree comes from the reader of policies, so a config file fails in the
 //! words of a policy: with its line and column, the field, what is wrong and what would be accepted.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::de::{
@@ -29,73 +30,164 @@ pub(crate) fn table(bytes: &[u8], report: &mut Report) -> Option<Node> {
     }
 }
 
-/// The settings in a table. Each of its fields reports its first problem; without any, there is a result.
-pub(crate) fn settings<T: DeserializeOwned>(mut table: Node, report: &mut Report) -> Option<T> {
-    let mut is_whole = true;
+/// Maximum number of values that one table reports as wrong.
+const WRONG_MAX: usize = 100;
+
+/// The settings in a table, if all of it is right. Each wrong value is reported.
+pub(crate) fn settings<T: DeserializeOwned>(table: &Node, report: &mut Report) -> Option<T> {
+    let (settings, wrong) = readable(table, report);
+    settings.filter(|_| wrong.0.is_empty())
+}
+
+/// The settings in a table without its wrong values, each of which is reported, so that the rest can be checked as well.
+pub(crate) fn readable<T: DeserializeOwned>(table: &Node, report: &mut Report) -> (Option<T>, WrongParts) {
+    let mut wrong = WrongParts::default();
     loop {
-        let error = match T::deserialize(Value(&table)) {
-            Ok(settings) => return Some(settings).filter(|_| is_whole),
+        let error = match T::deserialize(Value { node: table, wrong: &wrong }) {
+            Ok(settings) => return (Some(settings), wrong),
             Err(error) => error,
         };
-        is_whole = false;
-        let DocumentError { at, field, problem } = error;
-        report.error(at.unwrap_or(table.at), &field, problem);
-        // The other fields are read without the wrong one.
-        let Tree::Table(entries) = &mut table.tree else { return None };
-        let wrong = field.split(['.', '[']).next().unwrap_or_default();
-        let before = entries.len();
-        entries.retain(|entry| quoted(&entry.key) != wrong);
-        if entries.len() == before {
-            return None;
+        // A field that is missing only because its value is wrong was reported with its value.
+        if !(error.is_missing && find(table, &error.field, &WrongParts::default()).is_whole) {
+            let at = error.at.map_or(table.at, Part::position);
+            report.error(at, &error.field, error.problem);
+        }
+        let is_new = error.at.is_some_and(|part| wrong.0.insert(part));
+        if !is_new || wrong.0.len() >= WRONG_MAX {
+            return (None, wrong);
         }
     }
 }
 
+/// A name or a value of a document, known by its position and its kind: a table begins where its first name does, and
+/// a list may begin where its first item does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    Name(u32, u32),
+    Value(u32, u32, &'static str),
+}
+
+impl Part {
+    fn name(at: Position) -> Self {
+        Part::Name(at.line, at.column)
+    }
+
+    fn value(node: &Node) -> Self {
+        Part::Value(node.at.line, node.at.column, node.kind())
+    }
+
+    fn position(self) -> Position {
+        let (Part::Name(line, column) | Part::Value(line, column, _)) = self;
+        Position { line, column }
+    }
+}
+
+/// The parts of a table that could not be read. Readers leave them out.
+#[derive(Debug, Default)]
+pub(crate) struct WrongParts(BTreeSet<Part>);
+
+impl WrongParts {
+    fn has_entry(&self, entry: &Entry) -> bool {
+        self.0.contains(&Part::name(entry.at)) || self.has_value(&entry.node)
+    }
+
+    fn has_value(&self, node: &Node) -> bool {
+        self.0.contains(&Part::value(node))
+    }
+
+    /// Whether a value is wrong, or anything inside it.
+    fn touch(&self, node: &Node) -> bool {
+        self.has_value(node)
+            || match &node.tree {
+                Tree::Table(entries) => {
+                    entries.iter().any(|entry| self.has_entry(entry) || self.touch(&entry.node))
+                }
+                Tree::List(items) => items.iter().any(|item| self.touch(item)),
+                Tree::Empty | Tree::Text(_) => false,
+            }
+    }
+}
+
 /// Reports a problem that begins with its field, such as `routes[0].path: "x" does not begin with /; accepted: …`, at
-/// the position of that field.
-pub(crate) fn report_problem(table: &Node, text: &str, report: &mut Report) {
+/// the position of that field. The numbers of items count those that could be read. A field with a wrong part has been
+/// reported already.
+pub(crate) fn report_problem(table: &Node, wrong: &WrongParts, text: &str, report: &mut Report) {
     let (field, mut rest) = text.split_once(": ").unwrap_or(("", text));
-    let (mut field, (mut node, _)) = (field.to_owned(), find(table, field));
+    let (mut field, mut found) = (field.to_owned(), find(table, field, wrong));
     // A field inside it may follow.
     while let Some((name, message)) = rest.split_once(": ") {
         let inner = format!("{field}.{name}");
-        let (found, true) = find(table, &inner) else { break };
-        (field, node, rest) = (inner, found, message);
+        let deeper = find(table, &inner, wrong);
+        if !deeper.is_whole {
+            break;
+        }
+        (field, found, rest) = (inner, deeper, message);
+    }
+    if found.is_whole && wrong.touch(found.node) {
+        return;
     }
     let (message, accepted) = rest.split_once("; accepted: ").unwrap_or((rest, ""));
-    report.error(node.at, &field, Problem::new(message, accepted));
+    report.error(found.node.at, &found.field, Problem::new(message, accepted));
 }
 
-/// The value of a field such as `routes[0].path`, or the innermost value on the way to it, and whether it is the field.
-fn find<'n>(table: &'n Node, field: &str) -> (&'n Node, bool) {
-    let mut node = table;
+/// The value of a field, or the innermost value on the way to it.
+struct Found<'n> {
+    node: &'n Node,
+    /// The field, as the file counts its items.
+    field: String,
+    /// Whether it is the whole way.
+    is_whole: bool,
+}
+
+/// Finds the value of a field such as `routes[0].path`, where items that could not be read do not count.
+fn find<'n>(table: &'n Node, field: &str, wrong: &WrongParts) -> Found<'n> {
+    let mut found = Found { node: table, field: String::new(), is_whole: true };
+    let mut rest = field;
     for part in field.split(['.', '[']) {
-        let inner = match &node.tree {
-            Tree::Table(entries) => entries.iter().find(|entry| entry.key == part).map(|entry| &entry.node),
-            Tree::List(items) => part.trim_end_matches(']').parse().ok().and_then(|i: usize| items.get(i)),
+        let inner = match &found.node.tree {
+            Tree::Table(entries) => {
+                let entry = entries.iter().find(|entry| entry.key == part);
+                entry.map(|entry| (part.to_owned(), &entry.node))
+            }
+            Tree::List(items) => {
+                let mut read = items.iter().enumerate().filter(|(_, item)| !wrong.has_value(item));
+                let number: Option<usize> = part.trim_end_matches(']').parse().ok();
+                number.and_then(|number| read.nth(number)).map(|(index, item)| (format!("{index}]"), item))
+            }
             Tree::Empty | Tree::Text(_) => None,
         };
-        let Some(inner) = inner else { return (node, false) };
-        node = inner;
+        let Some((shown, inner)) = inner else {
+            found.field.push_str(rest);
+            return Found { is_whole: false, ..found };
+        };
+        found.node = inner;
+        rest = &rest[part.len()..];
+        found.field.push_str(&shown);
+        if let Some(separator) = rest.chars().next() {
+            found.field.push(separator);
+            rest = &rest[separator.len_utf8()..];
+        }
     }
-    (node, true)
+    found
 }
 
 /// Why a value cannot be used, and where it is.
 #[derive(Debug)]
 struct DocumentError {
-    at: Option<Position>,
+    at: Option<Part>,
     field: String,
     problem: Problem,
+    /// Whether a field is missing, and not wrong.
+    is_missing: bool,
 }
 
 impl DocumentError {
     fn new(problem: Problem) -> Self {
-        Self { at: None, field: String::new(), problem }
+        Self { at: None, field: String::new(), problem, is_missing: false }
     }
 
-    /// The error as one of a value at this position, unless the position is known, and of this field.
-    fn inside(mut self, at: Position, field: &str) -> Self {
+    /// The error as one of this part, unless the part is known, and of this field.
+    fn inside(mut self, at: Part, field: &str) -> Self {
         self.at.get_or_insert(at);
         let dot = if self.field.is_empty() || self.field.starts_with('[') { "" } else { "." };
         self.field = format!("{field}{dot}{}", self.field);
@@ -155,26 +247,29 @@ impl de::Error for DocumentError {
     }
 
     fn missing_field(name: &'static str) -> Self {
-        Self { field: name.to_owned(), ..Self::new(Problem::new("missing", "")) }
+        Self { field: name.to_owned(), is_missing: true, ..Self::new(Problem::new("missing", "")) }
     }
 }
 
 type Read<T> = Result<T, DocumentError>;
 
 /// One value, as serde reads it.
-struct Value<'n>(&'n Node);
+struct Value<'n> {
+    node: &'n Node,
+    wrong: &'n WrongParts,
+}
 
 impl<'n> Value<'n> {
     fn wrong<T>(&self, accepted: &str) -> Read<T> {
-        let message = match self.0.tree {
+        let message = match self.node.tree {
             Tree::Empty => "has no value".to_owned(),
-            _ => format!("is {}", self.0.kind()),
+            _ => format!("is {}", self.node.kind()),
         };
         Err(DocumentError::new(Problem::new(message, accepted)))
     }
 
     fn text(&self, accepted: &str) -> Read<&'n str> {
-        self.0.as_text().map_or_else(|| self.wrong(accepted), Ok)
+        self.node.as_text().map_or_else(|| self.wrong(accepted), Ok)
     }
 
     /// A whole number of at most `most`.
@@ -196,7 +291,7 @@ impl<'n> Deserializer<'n> for Value<'n> {
 
     /// A text that looks like a number or a truth is one: a field that may be either has no other way to tell.
     fn deserialize_any<V: Visitor<'n>>(self, visitor: V) -> Read<V::Value> {
-        match &self.0.tree {
+        match &self.node.tree {
             Tree::Empty => visitor.visit_unit(),
             Tree::List(_) => self.deserialize_seq(visitor),
             Tree::Table(_) => self.deserialize_map(visitor),
@@ -240,24 +335,28 @@ impl<'n> Deserializer<'n> for Value<'n> {
     }
 
     fn deserialize_option<V: Visitor<'n>>(self, visitor: V) -> Read<V::Value> {
-        match self.0.tree {
+        match self.node.tree {
             Tree::Empty => visitor.visit_none(),
             _ => visitor.visit_some(self),
         }
     }
 
     fn deserialize_seq<V: Visitor<'n>>(self, visitor: V) -> Read<V::Value> {
-        match &self.0.tree {
-            Tree::List(items) => visitor.visit_seq(Items(items.iter().enumerate())),
-            Tree::Empty => visitor.visit_seq(Items([].iter().enumerate())),
+        match &self.node.tree {
+            Tree::List(items) => {
+                visitor.visit_seq(Items { next: items.iter().enumerate(), wrong: self.wrong })
+            }
+            Tree::Empty => visitor.visit_seq(Items { next: [].iter().enumerate(), wrong: self.wrong }),
             Tree::Text(_) | Tree::Table(_) => self.wrong("a list"),
         }
     }
 
     fn deserialize_map<V: Visitor<'n>>(self, visitor: V) -> Read<V::Value> {
-        match &self.0.tree {
-            Tree::Table(entries) => visitor.visit_map(Entries { next: entries.iter(), value: None }),
-            Tree::Empty => visitor.visit_map(Entries { next: [].iter(), value: None }),
+        match &self.node.tree {
+            Tree::Table(entries) => {
+                visitor.visit_map(Entries { next: entries.iter(), value: None, wrong: self.wrong })
+            }
+            Tree::Empty => visitor.visit_map(Entries { next: [].iter(), value: None, wrong: self.wrong }),
             Tree::Text(_) | Tree::List(_) => self.wrong("a table"),
         }
     }
@@ -288,15 +387,19 @@ impl<'n> Deserializer<'n> for Value<'n> {
 }
 
 /// The items of a list.
-struct Items<'n>(std::iter::Enumerate<std::slice::Iter<'n, Node>>);
+struct Items<'n> {
+    next: std::iter::Enumerate<std::slice::Iter<'n, Node>>,
+    wrong: &'n WrongParts,
+}
 
 impl<'n> SeqAccess<'n> for Items<'n> {
     type Error = DocumentError;
 
     fn next_element_seed<T: DeserializeSeed<'n>>(&mut self, seed: T) -> Read<Option<T::Value>> {
-        let Some((index, node)) = self.0.next() else { return Ok(None) };
-        let item = seed.deserialize(Value(node));
-        item.map(Some).map_err(|error| error.inside(node.at, &format!("[{index}]")))
+        let wrong = self.wrong;
+        let Some((index, node)) = self.next.find(|(_, node)| !wrong.has_value(node)) else { return Ok(None) };
+        let item = seed.deserialize(Value { node, wrong });
+        item.map(Some).map_err(|error| error.inside(Part::value(node), &format!("[{index}]")))
     }
 }
 
@@ -304,26 +407,28 @@ impl<'n> SeqAccess<'n> for Items<'n> {
 struct Entries<'n> {
     next: std::slice::Iter<'n, Entry>,
     value: Option<&'n Entry>,
+    wrong: &'n WrongParts,
 }
 
 impl<'n> MapAccess<'n> for Entries<'n> {
     type Error = DocumentError;
 
     fn next_key_seed<K: DeserializeSeed<'n>>(&mut self, seed: K) -> Read<Option<K::Value>> {
-        self.value = self.next.next();
+        let wrong = self.wrong;
+        self.value = self.next.find(|entry| !wrong.has_entry(entry));
         let Some(entry) = self.value else { return Ok(None) };
         let name = entry.key.as_str().into_deserializer();
         seed.deserialize(name)
             .map(Some)
-            .map_err(|error: DocumentError| error.inside(entry.at, &quoted(&entry.key)))
+            .map_err(|error: DocumentError| error.inside(Part::name(entry.at), &quoted(&entry.key)))
     }
 
     fn next_value_seed<V: DeserializeSeed<'n>>(&mut self, seed: V) -> Read<V::Value> {
         let Some(entry) = self.value.take() else {
             return Err(de::Error::custom("a value was read before its name"));
         };
-        let value = seed.deserialize(Value(&entry.node));
-        value.map_err(|error| error.inside(entry.node.at, &quoted(&entry.key)))
+        let value = seed.deserialize(Value { node: &entry.node, wrong: self.wrong });
+        value.map_err(|error| error.inside(Part::value(&entry.node), &quoted(&entry.key)))
     }
 }
 
@@ -331,7 +436,7 @@ impl<'n> MapAccess<'n> for Entries<'n> {
 #[cfg(test)]
 pub(crate) fn from_text<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let mut report = Report::new("test.yaml");
-    let settings = table(text.as_bytes(), &mut report).and_then(|table| settings(table, &mut report));
+    let settings = table(text.as_bytes(), &mut report).and_then(|table| settings(&table, &mut report));
     settings.filter(|_| report.errors() == 0).ok_or_else(|| report.into_findings().to_string())
 }
 
@@ -421,6 +526,38 @@ mod tests {
         assert_eq!(fields, ["number", "list", "other"], "{several}");
     }
 
+    /// The story: of several wrong values in one section only the first was reported. All are, each once, and what is
+    /// right is read.
+    #[test]
+    fn every_wrong_value_is_reported_once() {
+        let text = "number: x\nword: thre\nlist:\n- {text: [a], count: y, cuont: 1}\n- {text: b}\n- 5\nnamed:\n  a: {count: -1}\n  b: {text: c}\n";
+        let mut report = Report::new("f");
+        let table = table(text.as_bytes(), &mut report).unwrap();
+        let (read, wrong) = readable::<Sample>(&table, &mut report);
+        let read = read.unwrap();
+        assert_eq!(read.list, [Inner { text: "b".to_owned(), count: None }]);
+        assert_eq!(read.named.keys().collect::<Vec<_>>(), ["b"]);
+        // An item is found by its number among those that were read.
+        report_problem(&table, &wrong, "list[0].text: b is odd", &mut report);
+        // A list that lost its items to such problems is not reported for being short.
+        report_problem(&table, &wrong, "list: too short", &mut report);
+        let found = report.into_findings().to_string();
+        let places: Vec<&str> =
+            found.lines().map(|line| line.splitn(3, ": ").nth(1).unwrap_or_default()).collect();
+        let expected = [
+            "number",
+            "word",
+            "list[0].text",
+            "list[0].count",
+            "list[0].cuont",
+            "list[1].text",
+            "list[2]",
+            "named.a.text",
+            "named.a.count",
+        ];
+        assert_eq!(places, expected, "{found}");
+    }
+
     /// A problem that names its field stands at that field, or at the innermost value on the way to it.
     #[test]
     fn a_named_field_is_found() {
@@ -437,7 +574,7 @@ mod tests {
         for (problem, expected) in cases {
             let mut report = Report::new("f");
             let table = table(text.as_bytes(), &mut report).unwrap();
-            report_problem(&table, problem, &mut report);
+            report_problem(&table, &WrongParts::default(), problem, &mut report);
             assert_eq!(report.into_findings().to_string(), format!("f:{expected}"));
         }
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::cli::{InitArguments, InitKind};
 use crate::console::Console;
 use crate::disk::plain_cause;
-use crate::{FAILURE, SUCCESS, schema};
+use crate::{FAILURE, SUCCESS, USAGE, schema};
 
 /// The names of the files.
 const POLICY: &str = "policy.yaml";
@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &InitArguments, console: &mut Console) -> u8 {
                 directory.join(name).display(),
                 plain_cause(&error)
             ));
-            return FAILURE;
+            return USAGE;
         }
         console.line(format_args!("{} written", directory.join(name).display()));
     }

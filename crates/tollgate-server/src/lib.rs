@@ -114,11 +114,14 @@ use cli::{
 };
 use console::Console;
 
-/// The command succeeded.
+// The exit statuses. `docs/cli.md` says for each command when it ends with which, and a test holds it to that.
+
+/// The command did its work, or its answer is yes.
 const SUCCESS: u8 = 0;
-/// The command worked, and its answer is no: a policy with errors, a refused request, a server that could not start.
+/// The answer is no: a request is denied, a file that is checked has errors, a server refuses or cannot start.
 const FAILURE: u8 = 1;
-/// The command could not be understood or carried out.
+/// The command could not be understood, or cannot work with its input: wrong flags, a file that cannot be read or, unless
+/// the command checks it, has errors.
 const USAGE: u8 = 2;
 
 /// Runs the command that the arguments name, and returns its exit status.

@@ -5,17 +5,20 @@ use std::io::IsTerminal;
 
 use clap::ValueEnum;
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{ParseError, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 mod line;
 
+use crate::text::unknown_name;
 use line::Writer;
 pub(crate) use line::lost;
 
 /// The variable that sets the level.
 const LEVEL_VARIABLE: &str = "TOLLGATE_LOG";
+/// The levels, of which each includes those before it.
+const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 /// The default level.
 const LEVEL: LevelFilter = LevelFilter::INFO;
 
@@ -42,8 +45,8 @@ impl Log {
 pub(crate) fn start(format: Option<LogFormat>) -> Log {
     let wanted = std::env::var(LEVEL_VARIABLE).unwrap_or_default();
     let usual = || Targets::new().with_default(LEVEL);
-    let chosen = if wanted.is_empty() { Ok(usual()) } else { wanted.parse::<Targets>() };
-    let problem = chosen.as_ref().err().map(ToString::to_string);
+    let chosen = if wanted.is_empty() { Ok(usual()) } else { filter(&wanted) };
+    let problem = chosen.as_ref().err().cloned();
     let filter = chosen.unwrap_or_else(|_| usual());
     let (writer, lines) = line::start();
     // Without colours, which are control characters: all control characters that are left come from logged values.
@@ -55,10 +58,45 @@ pub(crate) fn start(format: Option<LogFormat>) -> Log {
         LogFormat::Json => log.with(layer.json()).try_init(),
     };
     if let Some(problem) = problem {
-        tracing::warn!(
-            problem,
-            "{LEVEL_VARIABLE} is not understood, so {LEVEL} is logged; accepted: error, warn, info, debug"
-        );
+        tracing::warn!(problem, "{LEVEL_VARIABLE} is not understood, so {LEVEL} is logged");
     }
     Log(writer)
+}
+
+/// The filter of a level such as `debug`, or of levels of modules such as `info,tollgate_redis=debug`. A word that is no
+/// level would be a module, of which nothing but its own lines were logged.
+fn filter(wanted: &str) -> Result<Targets, String> {
+    let levels = wanted.split(',').map(|part| part.rsplit_once('=').map_or(part, |(_, level)| level).trim());
+    for level in levels {
+        if level.parse::<LevelFilter>().is_err() {
+            return Err(unknown_name(&format!("{level:?} is no level"), level, &LEVELS));
+        }
+    }
+    wanted.parse().map_err(|error: ParseError| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The story: with `TOLLGATE_LOG=loud` nothing was logged, because `loud` was read as the name of a module.
+    #[test]
+    fn a_level_is_one() {
+        for good in ["error", "WARN", "off", "info,tollgate_redis=debug", "tollgate=trace"] {
+            assert!(filter(good).is_ok(), "{good}");
+        }
+        for (wrong, expected) in [
+            ("loud", "\"loud\" is no level; accepted: error, warn, info, debug, trace, off"),
+            (
+                "wran",
+                "\"wran\" is no level; did you mean warn? accepted: error, warn, info, debug, trace, off",
+            ),
+            (
+                "tollgate=dbug",
+                "\"dbug\" is no level; did you mean debug? accepted: error, warn, info, debug, trace, off",
+            ),
+        ] {
+            assert_eq!(filter(wrong).unwrap_err(), expected);
+        }
+    }
 }

@@ -17,7 +17,7 @@ pub(crate) fn run(arguments: &ConvertArguments, console: &mut Console) -> u8 {
         Ok(loaded) => loaded,
         Err(error) => {
             console.problem(&error);
-            return error.status();
+            return USAGE;
         }
     };
     if !loaded.warnings.is_empty() {

@@ -201,6 +201,9 @@ async fn compare_with_server(
         };
         answer["decisions"] = standing;
     }
+    if let Some(notice) = client.notice() {
+        console.warning(notice);
+    }
     if arguments.server.json {
         console.line(&answer);
     } else {

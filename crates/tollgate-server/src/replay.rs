@@ -24,7 +24,6 @@ pub(crate) use log_attributes::LogAttributes;
 pub(crate) use request_reader::RequestReader;
 pub(crate) use text::many;
 
-use crate::callers::CallersFile;
 use crate::cli::{ClientChoice, ColumnArguments, ReplayArguments};
 use crate::config;
 use crate::console::Console;
@@ -129,12 +128,7 @@ pub(crate) fn opened(logs: &[PathBuf], mapping: &Mapping) -> Result<LogReader, S
 
 /// How the server reads requests.
 pub(crate) fn request_reader(path: Option<&Path>) -> Result<Reader, String> {
-    let config = config::load(path, &[])?;
-    let mut reader = config.reader;
-    if let Some(path) = &config.callers {
-        reader.callers = Some(CallersFile::open(path, &reader, Clock::precise().now())?.active());
-    }
-    Ok(reader)
+    Ok(config::load(path, &[])?.served_with_callers()?.reader)
 }
 
 /// A policy of our own format.

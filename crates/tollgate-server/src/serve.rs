@@ -9,10 +9,11 @@ use tollgate::Clock;
 
 use crate::callers::CallersFile;
 use crate::cli::ServeArguments;
-use crate::config::Config;
+use crate::config::{Config, OpenedConfig};
 use crate::console::Console;
-use crate::control::admin::web_console;
+use crate::control::admin::{self, web_console};
 use crate::disk;
+use crate::fleet::PeerClient;
 use crate::identity::Identity;
 use crate::log;
 use crate::reload::{self, ServedRequests, Start};
@@ -21,7 +22,7 @@ use crate::snapshot;
 use crate::store::StoreChoice;
 use crate::store_watch::StoreWatch;
 use crate::tls::Tls;
-use crate::{FAILURE, SUCCESS};
+use crate::{FAILURE, SUCCESS, USAGE};
 use listeners::{Listeners, OpenListeners, Proxying};
 use settings::Settings;
 use started::Started;
@@ -48,24 +49,30 @@ const THREADS_TIMEOUT: Duration = Duration::from_secs(1);
 /// Starts the server and waits for its end.
 pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
     let log = log::start(arguments.observability.log_format);
-    let started = Settings::read(arguments).and_then(prepared).and_then(|prepared| {
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| {
-            format!("the system gives no threads: {}; free some and try again", disk::plain_cause(&error))
-        })?;
-        let ended = runtime.block_on(serve(prepared, console));
-        // Dropping it would wait for every thread, even one whose disk never answers.
-        runtime.shutdown_timeout(THREADS_TIMEOUT);
-        ended
-    });
+    let ended = match Settings::read(arguments).and_then(prepared) {
+        Ok(prepared) => running(prepared, console).map_err(|problem| (FAILURE, problem)),
+        Err(problem) => Err((USAGE, problem)),
+    };
     log.finish();
-    match started {
+    match ended {
         Ok(()) => SUCCESS,
-        Err(problem) => {
+        Err((status, problem)) => {
             console.error(problem);
-            FAILURE
+            status
         }
     }
+}
+
+/// Starts the threads, and serves on them until a stop signal.
+fn running(prepared: Prepared, console: &mut Console) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| {
+        format!("the system gives no threads: {}; free some and try again", disk::plain_cause(&error))
+    })?;
+    let ended = runtime.block_on(serve(prepared, console));
+    // Dropping it would wait for every thread, even one whose disk never answers.
+    runtime.shutdown_timeout(THREADS_TIMEOUT);
+    ended
 }
 
 /// Checks everything that can be checked before anything is opened.
@@ -78,14 +85,12 @@ fn prepared(mut settings: Settings) -> Result<Prepared, String> {
         })?;
     }
     // Counters of an earlier process continue on its clock. A shared store has its own clock.
-    let own_state = state_dir.filter(|_| matches!(settings.store, StoreChoice::Memory));
+    let is_memory = StoreChoice::is_memory(&settings.flags.store, &settings.config.store);
+    let own_state = state_dir.filter(|_| is_memory);
     let clock = Clock::resumed(snapshot::wall(own_state));
     let tls = settings.tls.clone().map(|files| Tls::open(files, clock.now())).transpose()?;
     let config = &mut settings.config;
-    let callers = config.callers.as_ref();
-    let callers = callers.map(|path| CallersFile::open(path, &config.reader, clock.now())).transpose()?;
-    config.reader.callers = callers.as_ref().map(|callers| callers.active());
-    config.taking.reader.callers = config.reader.callers.clone();
+    let OpenedConfig { store, callers } = config.open(&settings.flags, clock.now())?;
     let identity = Identity::of(&config.reader);
     let start =
         reload::start(settings.policy.as_ref(), settings.reload.state_dir.as_deref(), identity.credentials())
@@ -104,19 +109,24 @@ fn prepared(mut settings: Settings) -> Result<Prepared, String> {
     for warning in &settings.config.warnings {
         tracing::warn!(warning, "the config is accepted, and perhaps not what is meant");
     }
+    admin::check_token_list(&settings.admin)?;
+    let peers = started::peers(settings.fleet_ca.as_deref(), settings.tls.as_ref())?;
     let served = settings.config.served();
-    Ok(Prepared { settings, clock, tls, start, callers, served })
+    Ok(Prepared { settings, store, clock, tls, start, callers, served, peers })
 }
 
 /// The settings of a server and the files that they name, before it opens anything.
 struct Prepared {
     settings: Settings,
+    store: StoreChoice,
     clock: Clock,
     tls: Option<Arc<Tls>>,
     start: Start,
     callers: Option<Arc<CallersFile>>,
     /// The requests that policies are for.
     served: ServedRequests,
+    /// Asks other nodes.
+    peers: PeerClient,
 }
 
 async fn serve(mut prepared: Prepared, console: &mut Console) -> Result<(), String> {

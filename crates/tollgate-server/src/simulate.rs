@@ -72,6 +72,9 @@ pub(crate) fn run(command: &SimulateCommand, console: &mut Console) -> Result<u8
 /// The simulated limit, and the bounds of its leases.
 fn chosen(arguments: &FleetArguments) -> Result<(String, Quota, Lease), String> {
     let Some(file) = &arguments.policy else {
+        if let Some(name) = &arguments.limit {
+            return Err(format!("--limit {name:?}: no policy has it; name its file with --policy FILE"));
+        }
         let quota = Quota::token_bucket(Rate::per_second(1_000)).map_err(|error| error.to_string())?;
         return Ok(("1,000 a second".to_owned(), quota, Lease::default()));
     };

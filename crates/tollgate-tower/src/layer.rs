@@ -8,7 +8,7 @@ use http::header::{HeaderName, InvalidHeaderName};
 use http::request::Parts;
 use http::{Response, response};
 use tollgate::headers::HeaderPolicy;
-use tollgate::policy::Limit;
+use tollgate::policy::{Limit, Problem};
 use tollgate::store::Store;
 use tollgate::{Engine, MemoryStore, Policy, PolicyError, Quota, QuotaError, Ticks};
 use tower_layer::Layer;
@@ -95,7 +95,7 @@ impl<D: Decide> RateLimitLayer<D> {
     ///
     /// # Errors
     /// One of them is neither an address nor a network.
-    pub fn behind<'n>(self, proxies: impl IntoIterator<Item = &'n str>) -> Result<Self, String> {
+    pub fn behind<'n>(self, proxies: impl IntoIterator<Item = &'n str>) -> Result<Self, Problem> {
         let networks = proxies.into_iter().map(str::parse::<Network>).collect::<Result<_, _>>()?;
         Ok(self.with(|settings| settings.reader.trusted = Trusted::new(networks)))
     }

@@ -5,6 +5,8 @@ use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use crate::problem::Problem;
+
 /// How many leading bits of an IPv6 address count by default: a provider's customer usually has all the addresses below
 /// them.
 pub const IPV6_PREFIX_DEFAULT: u8 = 64;
@@ -178,10 +180,10 @@ impl fmt::Display for Network {
 }
 
 impl FromStr for Network {
-    type Err = String;
+    type Err = Problem;
 
     /// Parses an address or a network as a policy writes it. A text that no request could match is rejected.
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, Problem> {
         let (address, prefix) = match Written::read(text) {
             Some(Written::Address(address)) => return Ok(Self::single(address)),
             Some(Written::Network(address, prefix)) => (address, prefix),
@@ -190,15 +192,18 @@ impl FromStr for Network {
         let network = Self::of(address, prefix);
         let is_translated = address.is_ipv6() && canonical(address).is_ipv4() && !is_mapped(address);
         if is_translated && prefix < IPV6_BITS {
-            return Err(
-                "counts as the IPv4 address inside it; accepted: that IPv4 address or network".to_owned()
-            );
+            let accepted = "that IPv4 address or network";
+            return Err(Problem::new("counts as the IPv4 address inside it", accepted));
         }
         let is_exact = match (address, network.first) {
             (IpAddr::V6(around), IpAddr::V4(_)) => masked(around.to_bits(), prefix) == around.to_bits(),
             (address, first) => address == first,
         };
-        if is_exact { Ok(network) } else { Err(format!("has bits behind its prefix; accepted: {network}")) }
+        if is_exact {
+            Ok(network)
+        } else {
+            Err(Problem::new("has bits behind its prefix", network.to_string()))
+        }
     }
 }
 
@@ -207,20 +212,20 @@ fn is_mapped(address: IpAddr) -> bool {
 }
 
 /// Why a text is no network, with what was probably meant.
-fn unreadable(text: &str) -> String {
-    let accepted = "accepted: an address or a network, such as 10.0.0.1, 10.0.0.0/8 or 2001:db8::/32";
+fn unreadable(text: &str) -> Problem {
+    let accepted = "an address or a network, such as 10.0.0.1, 10.0.0.0/8 or 2001:db8::/32";
     if let Some((address, mask)) = text.split_once('/')
         && let (Ok(address), Ok(mask)) = (address.parse::<Ipv4Addr>(), mask.parse::<Ipv4Addr>())
         && let ones = mask.to_bits().leading_ones()
         && mask.to_bits().count_ones() == ones
     {
         let network = Network::of_v4(address, u8::try_from(ones).unwrap_or(IPV4_BITS));
-        return format!("has a mask where a number of bits is expected; accepted: {network}");
+        return Problem::new("has a mask where a number of bits is expected", network.to_string());
     }
     if let Some(network) = starred(text) {
-        return format!("has a * in an address; accepted: {network}");
+        return Problem::new("has a * in an address", network.to_string());
     }
-    format!("is not an address; {accepted}")
+    Problem::new("is not an address", accepted)
 }
 
 /// The network that `10.0.*` means.
@@ -423,7 +428,7 @@ mod tests {
             ("64:ff9b::/96", "accepted: that IPv4 address"),
             ("localhost", "accepted: an address or a network"),
         ] {
-            let refused = wrong.parse::<Network>().unwrap_err();
+            let refused = wrong.parse::<Network>().unwrap_err().to_string();
             assert!(refused.contains(accepted), "{wrong}: {refused}");
         }
         let mapped: Network = "::ffff:10.0.0.0/104".parse().unwrap();

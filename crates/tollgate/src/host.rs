@@ -4,6 +4,8 @@
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
 
+use crate::problem::Problem;
+
 /// Longest name of a host, in bytes: DNS has no longer names.
 const NAME_BYTES_MAX: usize = 253;
 /// The default ports, which may be omitted. Only the program that ended TLS knows which of them is the default, so
@@ -14,7 +16,7 @@ const USUAL_PORTS: [u16; 2] = [80, 443];
 ///
 /// ```
 /// assert_eq!(tollgate::host::Host::parse("Example.com.:443")?.as_str(), "example.com");
-/// # Ok::<(), String>(())
+/// # Ok::<(), tollgate::policy::Problem>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host<'h> {
@@ -30,8 +32,8 @@ impl<'h> Host<'h> {
     /// omitted if it is a default port.
     ///
     /// # Errors
-    /// When it is neither a name nor an address; the message says what would be accepted.
-    pub fn parse(text: &'h str) -> Result<Self, String> {
+    /// When it is neither a name nor an address.
+    pub fn parse(text: &'h str) -> Result<Self, Problem> {
         let (name, port) = split(text).ok_or_else(|| refused(text))?;
         let port = match port {
             None | Some("") => None,
@@ -97,9 +99,10 @@ impl<'h> Host<'h> {
     }
 }
 
-fn refused(text: &str) -> String {
+fn refused(text: &str) -> Problem {
     let shown: String = text.chars().take(NAME_BYTES_MAX).collect();
-    format!("{shown:?} is not a name and a port; accepted: example.com, example.com:8443 or [2001:db8::1]")
+    let accepted = "example.com, example.com:8443 or [2001:db8::1]";
+    Problem::new(format!("{shown:?} is not a name and a port"), accepted)
 }
 
 /// The name, and the text after the colon behind it.

@@ -20,6 +20,13 @@ impl Problem {
     }
 }
 
+/// The sentence, for messages that are made of several.
+impl From<Problem> for String {
+    fn from(problem: Problem) -> String {
+        problem.to_string()
+    }
+}
+
 /// A problem and the accepted values, in one sentence. A question, such as "did you mean limits?", ends its own.
 #[must_use]
 #[cfg_attr(not(feature = "policy"), expect(unreachable_pub, reason = "the module `policy` exports it"))]

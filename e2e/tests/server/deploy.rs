@@ -119,7 +119,7 @@ fn the_image_names_existing_files() {
         settings.iter().flat_map(|line| line.split(' ')).map(|pair| pair.split_once('=').unwrap()).collect();
     assert_eq!(settings.len(), 3);
     let output = tollgate(&["serve"]).envs(settings).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     for choice in ["TOLLGATE_AUTH_TOKEN_FILE", "TOLLGATE_TLS_CLIENT_CA", "TOLLGATE_INSECURE"] {
         assert!(text.contains(&format!("#   {choice}")), "{choice}");
     }

@@ -169,7 +169,7 @@ fn a_start_with_a_pipe_fails_in_words() {
         until(flag, || start.try_wait().unwrap());
         let output = start.wait_with_output().unwrap();
         let printed = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{flag}: {printed}");
+        assert_eq!(output.status.code(), Some(2), "{flag}: {printed}");
         assert!(printed.contains(&path) && printed.contains("not read within 10 s"), "{flag}: {printed}");
     }
 }

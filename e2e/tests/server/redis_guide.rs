@@ -30,7 +30,7 @@ fn the_guides_config_is_understood() {
     folder.replace("config.yaml", config);
     let output = run(&["serve", "--http", "127.0.0.1:0", "--config", &folder.text("config.yaml")], b"");
     let printed = stderr(&output);
-    assert!(output.status.code() == Some(1) && printed.contains("/etc/tollgate/store-password"), "{printed}");
+    assert!(output.status.code() == Some(2) && printed.contains("/etc/tollgate/store-password"), "{printed}");
 }
 
 /// The user that the guide shows is the one that `store check` recommends.

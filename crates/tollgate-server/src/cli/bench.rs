@@ -29,7 +29,7 @@ Examples:
   tollgate bench --wire resp --pipeline 16  # 16 in flight on each
   tollgate bench --sweep                    # latency at rising loads
 
-Exit status: 0 when it was measured, 2 when the server cannot be reached or is another machine.";
+Exit status: 0 when it was measured, 2 when the server cannot be reached, is another machine, or is one of several here.";
 
 /// The arguments of `bench`.
 #[derive(Debug, Args)]
@@ -38,7 +38,7 @@ pub struct BenchArguments {
     /// The request to send
     #[arg(long, value_enum, default_value = "http")]
     pub wire: LoadProtocol,
-    /// The server's address; by default that of the newest server on this machine
+    /// The server's address; by default that of the server on this machine, if only one runs
     #[arg(long, value_name = "ADDR", value_parser = value::address)]
     pub to: Option<SocketAddr>,
     /// Requests a second, due at fixed instants (open loop); without it each connection sends as fast as it is answered

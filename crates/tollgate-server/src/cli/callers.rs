@@ -22,7 +22,7 @@ Examples:
   tollgate callers add k1 tenant=acme plan=pro
   printf %s k2 | tollgate callers add - tenant=acme plan=pro  # in no history
 
-Exit status: 0 when it was added, 1 when it is known already, 2 for wrong usage.";
+Exit status: 0 when it was added, 1 when it is known already, 2 when the file cannot be used.";
 
 /// The arguments of `callers add`.
 #[derive(Debug, Args)]
@@ -48,7 +48,7 @@ const REMOVE_HELP: &str = "\
 Examples:
   tollgate callers remove k1
 
-Exit status: 0 when it was removed, 1 when it was not there, 2 for wrong usage.";
+Exit status: 0 when it was removed, 1 when it was not there, 2 when the file cannot be used.";
 
 /// The arguments of `callers list`.
 #[derive(Debug, Args)]

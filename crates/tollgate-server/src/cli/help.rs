@@ -32,8 +32,8 @@ Examples:
   tollgate top --once                # its busiest keys
 
 Commands for a running server find the one on this machine by themselves; --admin URL names another.
-Exit status: 0 for success or yes, 1 for no (a request is denied, a file has errors, there was nothing to undo), 2 when
-the command could not be understood or carried out.";
+Exit status: 0 for done or yes; 1 for no (a request is denied, a checked file has errors, there was nothing to undo);
+2 when the command could not be understood or carried out (wrong flags, a file that cannot be used, no server).";
 
 /// The whole command line, with the arranged help.
 pub(super) fn arranged(command: Command) -> Command {

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::log::LogFormat;
-use crate::telemetry::trace::WHOLE;
+use crate::telemetry::trace::{WHOLE, export};
 
 /// The arguments of `serve` about logs and traces.
 #[derive(Debug, Args)]
@@ -14,7 +14,7 @@ pub struct ObservabilityArguments {
     #[arg(long, value_name = "FORMAT", env = "TOLLGATE_LOG_FORMAT", hide_short_help = true)]
     pub log_format: Option<LogFormat>,
     /// Where to send traces: an OTLP collector that accepts gRPC, such as http://127.0.0.1:4317
-    #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT", hide_short_help = true)]
+    #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_parser = export::collector, hide_short_help = true)]
     pub otlp: Option<String>,
     /// Which share of decisions is traced, from 0 to 1; denials are always traced, up to 100 in a second
     #[arg(long, value_name = "SHARE", env = "TOLLGATE_OTLP_SAMPLE", default_value = "0.001", value_parser = share, hide_short_help = true)]

@@ -11,7 +11,7 @@ use crate::control::admin::GivenToken;
 /// The end of a command's help: its examples, and its exit status.
 macro_rules! help {
     (done: $($example:literal),+) => {
-        help!("0 when it was done, 2 when the server could not be asked or refused.": $($example),+)
+        help!("0 when it was done, 2 when the server could not be asked, or knows nothing of the name.": $($example),+)
     };
     (passes: $($example:literal),+) => {
         help!(
@@ -69,7 +69,10 @@ pub enum OperateCommand {
     #[command(after_long_help = help!(undone: "restore per-key", "restore --all"))]
     Restore(RestoreArguments),
     /// Activate the current policy file of a running server
-    #[command(after_long_help = help!(done: "reload", "reload --force"))]
+    #[command(after_long_help = help!(
+        "0 when the files on disk are active, 1 when one of them is refused, 2 when the server could not be asked.":
+        "reload", "reload --force"
+    ))]
     Reload(ReloadNowArguments),
     /// List a running server's limits, and operators' overrides
     #[command(after_long_help = help!(done: "limits", "limits --json"))]

@@ -69,8 +69,8 @@ Examples:
   tollgate policy convert limitador.yaml --domain test
 
 Standard error reports what changes in meaning.
-Exit status: 0 when it was converted, 1 when the files are wrong or are a policy already, or when a rule that refuses
-something has no limit here, 2 when they cannot be read.";
+Exit status: 0 when it was converted, 1 when the files are a policy already, or when a rule that refuses something has
+no limit here, 2 when they cannot be read or have errors.";
 
 /// The arguments of `policy convert`.
 #[derive(Debug, Args)]

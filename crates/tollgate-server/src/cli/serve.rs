@@ -29,7 +29,8 @@ Examples:
     -d '{\"attributes\":{\"api_key\":\"k1\"}}'  # ask it
 
 A flag takes precedence over its variable, and both over the config file.
-Exit status: 0 after a stop signal, 1 when the server cannot start or fails, 2 for wrong usage.";
+Exit status: 0 after a stop signal, 1 when the server cannot start or fails, such as when another program has its address,
+2 for wrong flags, and for a file that cannot be read or has errors.";
 
 /// The arguments of `serve`.
 #[derive(Debug, Args)]

@@ -25,7 +25,7 @@ Examples:
   tollgate init llm --dir llm  # the same in the directory llm
   tollgate serve --policy policy.yaml --config config.yaml
 
-Exit status: 0 when all files were written, 1 when one of them is there already or cannot be written, 2 for wrong usage.";
+Exit status: 0 when all files were written, 1 when one of them is there already, 2 when one cannot be written.";
 
 /// The arguments of `init`.
 #[derive(Debug, Args)]

@@ -1,7 +1,7 @@
 //! The `attributes` section of the config: where attributes of a request are read from, in addition to those that every
 //! request has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -45,39 +45,67 @@ enum Templates {
     Several(Vec<String>),
 }
 
+/// The other parts of the config that sources of attributes need.
+pub(super) struct OtherSections<'c> {
+    pub(super) tokens: TrustedTokens,
+    pub(super) callers: Option<&'c Path>,
+    /// The names in the section that could not be read. Their problems are reported already.
+    pub(super) unreadable: BTreeSet<String>,
+}
+
+/// Which tokens the config trusts.
+pub(super) enum TrustedTokens {
+    /// It names no keys.
+    None,
+    /// The keys that it names cannot be used, which is reported already.
+    Unusable,
+    Of(Arc<Verifier>),
+}
+
 /// Compiles the section.
 pub(super) fn mapped(
     attributes: BTreeMap<String, Mapping>,
-    verifier: Option<&Arc<Verifier>>,
-    callers: Option<&Path>,
+    others: OtherSections<'_>,
     problems: &mut Vec<String>,
 ) -> Vec<Mapped> {
+    let OtherSections { tokens, callers, mut unreadable } = others;
     if attributes.len() > MAPPED_MAX {
         problems.push(format!("attributes: more than {MAPPED_MAX}; map those that the policy mentions"));
     }
     let (chosen, plain): (Vec<_>, Vec<_>) =
         attributes.into_iter().take(MAPPED_MAX).partition(|(_, mapping)| mapping.first_of.is_some());
-    let mut all = |mappings: Vec<(String, Mapping)>, known: &[Mapped]| -> Vec<Mapped> {
-        let read = |(name, mapping): (String, Mapping)| {
-            let read = one(&name, mapping, verifier, &AttributeNames { mapped: known, callers });
-            read.map_err(|problem| problems.push(format!("attributes.{name}: {problem}"))).ok()
-        };
-        mappings.into_iter().filter_map(read).collect()
-    };
-    // An attribute that is chosen among others is compiled after them.
-    let mut mapped = all(plain, &[]);
-    let chosen = all(chosen, &mapped);
-    mapped.extend(chosen);
+    let mut mapped: Vec<Mapped> = Vec::new();
+    // An attribute that is chosen among others is compiled after them, and not among its like.
+    for group in [plain, chosen] {
+        let mut read = Vec::new();
+        for (name, mapping) in group {
+            let known = AttributeNames { mapped: &mapped, callers, unreadable: &unreadable };
+            match one(&name, mapping, &tokens, &known) {
+                Ok(source) => read.push((name, source)),
+                Err(problem) => {
+                    problems.push(format!("attributes.{name}: {problem}"));
+                    read.push((name, None));
+                }
+            }
+        }
+        for (name, source) in read {
+            match source {
+                Some(source) => mapped.push(Mapped { name, source }),
+                None => drop(unreadable.insert(name)),
+            }
+        }
+    }
     mapped.sort_by(|one, other| one.name.cmp(&other.name));
     mapped
 }
 
+/// The source of an attribute; none if it needs something that is reported already.
 fn one(
     name: &str,
     mapping: Mapping,
-    verifier: Option<&Arc<Verifier>>,
+    tokens: &TrustedTokens,
     known: &AttributeNames<'_>,
-) -> Result<Mapped, String> {
+) -> Result<Option<Source>, String> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
         return Err(format!("not a name; accepted: 1 to {NAME_BYTES_MAX} bytes without control characters"));
     }
@@ -100,9 +128,17 @@ fn one(
         (None, None, None, Some(templates), None, None) => Source::Path(templates_of(templates)?),
         (None, None, None, None, None, Some(names)) => chosen(&names, known)?,
         (None, None, None, None, Some(claim), None) => {
-            let verifier = verifier
-                .ok_or("jwt: no issuer's tokens are accepted yet; name its keys in `jwt: { jwks: FILE }`")?;
-            Source::Jwt { verifier: Arc::clone(verifier), claim: plain(claim, "jwt")? }
+            let claim = plain(claim, "jwt")?;
+            match tokens {
+                TrustedTokens::Of(verifier) => Source::Jwt { verifier: Arc::clone(verifier), claim },
+                TrustedTokens::Unusable => return Ok(None),
+                TrustedTokens::None => {
+                    return Err(
+                        "jwt: no issuer's tokens are accepted yet; name its keys in `jwt: { jwks: FILE }`"
+                            .to_owned(),
+                    );
+                }
+            }
         }
         _ => {
             return Err(
@@ -112,14 +148,15 @@ fn one(
             );
         }
     };
-    let source = if mapping.hash { source.hashed() } else { source };
-    Ok(Mapped { name: name.to_owned(), source })
+    Ok(Some(if mapping.hash { source.hashed() } else { source }))
 }
 
 /// The attributes that a choice may name.
 struct AttributeNames<'k> {
     mapped: &'k [Mapped],
     callers: Option<&'k Path>,
+    /// Names that the config maps, and not well.
+    unreadable: &'k BTreeSet<String>,
 }
 
 /// The first of some attributes that a request has.
@@ -141,7 +178,8 @@ fn chosen(names: &[String], known: &AttributeNames<'_>) -> Result<Source, String
             )),
         },
     };
-    names.iter().map(source).collect::<Result<_, _>>().map(Source::FirstOf)
+    let names = names.iter().filter(|name| !known.unreadable.contains(*name));
+    names.map(source).collect::<Result<_, _>>().map(Source::FirstOf)
 }
 
 fn header_source(header: &str, set_by: Option<Setter>) -> Result<Source, String> {

@@ -1,21 +1,46 @@
 //! The `credentials` section of the config: where the service behind Tollgate looks for the credential of a request.
 
-use serde::Deserialize;
+use std::fmt;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use tollgate_tower::attributes::credential::{CredentialLocation, Credentials, LOCATIONS_MAX};
 
 use super::attributes::plain;
+use crate::text::unknown_name;
 
-const ACCEPTED: &str = "accepted: bearer, basic, {header: X-API-Key}, {cookie: NAME} and {query: NAME}";
+const ACCEPTED: [&str; 5] = ["bearer", "basic", "{header: X-API-Key}", "{cookie: NAME}", "{query: NAME}"];
 
-/// One location, as the config writes it.
-#[derive(Debug, Deserialize)]
-#[serde(
-    untagged,
-    expecting = "accepted: bearer, basic, {header: X-API-Key}, {cookie: NAME} and {query: NAME}"
-)]
+/// One location, as the config writes it. Not an untagged enum, so that a wrong field of the table is named.
+#[derive(Debug)]
 pub(super) enum LocationDocument {
     Scheme(String),
     Named(NamedCredential),
+}
+
+impl<'d> Deserialize<'d> for LocationDocument {
+    fn deserialize<D: Deserializer<'d>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(SchemeOrTable)
+    }
+}
+
+struct SchemeOrTable;
+
+impl<'d> Visitor<'d> for SchemeOrTable {
+    type Value = LocationDocument;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&ACCEPTED.join(", "))
+    }
+
+    fn visit_str<E>(self, scheme: &str) -> Result<LocationDocument, E> {
+        Ok(LocationDocument::Scheme(scheme.to_owned()))
+    }
+
+    fn visit_map<A: MapAccess<'d>>(self, map: A) -> Result<LocationDocument, A::Error> {
+        NamedCredential::deserialize(MapAccessDeserializer::new(map)).map(LocationDocument::Named)
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -51,7 +76,7 @@ fn one(location: LocationDocument) -> Result<CredentialLocation, String> {
             return match scheme.as_str() {
                 "bearer" => Ok(CredentialLocation::Bearer),
                 "basic" => Ok(CredentialLocation::Basic),
-                _ => Err(format!("{scheme:?} is not known; {ACCEPTED}")),
+                _ => Err(unknown_name(&format!("{scheme:?} is not known"), &scheme, &ACCEPTED)),
             };
         }
         LocationDocument::Named(named) => named,
@@ -66,6 +91,6 @@ fn one(location: LocationDocument) -> Result<CredentialLocation, String> {
             .map_err(|_| format!("header: {header:?} is no name of a header, such as X-API-Key")),
         (None, Some(name), None) => plain(name, "cookie").map(CredentialLocation::Cookie),
         (None, None, Some(name)) => plain(name, "query").map(CredentialLocation::Query),
-        _ => Err(ACCEPTED.to_owned()),
+        _ => Err(format!("has no place, or several; accepted: {}", ACCEPTED.join(", "))),
     }
 }

@@ -26,7 +26,7 @@ pub(crate) use policy_change::{changes, fields};
 pub(crate) use reply::{AdminClient, respond};
 #[allow(unreachable_pub, reason = "the command line exports it")]
 pub use token::GivenToken;
-pub(crate) use token::{Credentials, TokenSettings, credentials};
+pub(crate) use token::{Credentials, TokenSettings, check_token_list, credentials};
 
 use std::net::SocketAddr;
 use std::sync::Arc;

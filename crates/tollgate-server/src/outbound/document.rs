@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use http::Uri;
 use serde::Deserialize;
+use tollgate::Engine;
 use tollgate::request::VALUE_BYTES_MAX;
-use tollgate_gateway::{ClientPlan, Target};
+use tollgate_gateway::{ClientPlan, Target, pem};
 use tollgate_outbound::{Call, Preset};
 
 use super::estimate::{CostUnit, INPUT_TOKENS, MAX_TOKENS};
@@ -122,6 +123,22 @@ impl OutboundDocument {
         // The most specific prefix is found first.
         providers.sort_by_key(|plan| std::cmp::Reverse(plan.prefix.len()));
         OutboundPlan { listen, providers }
+    }
+}
+
+impl OutboundPlan {
+    /// The problems of the files that providers name, each of which begins with its field.
+    pub(crate) fn file_problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for ProviderPlan { name, origin, client, policy, .. } in &self.providers {
+            let ca = client.ca.as_deref().filter(|_| origin.starts_with("https:"));
+            let ca = ca.and_then(|path| pem::authorities(path).err());
+            problems.extend(ca.map(|problem| format!("outbound.providers.{name}.ca: {problem}")));
+            let policy = policy.as_ref().and_then(|path| Engine::builder().open(path).err());
+            let found = policy.map(|error| error.to_string()).unwrap_or_default();
+            problems.extend(found.lines().map(|line| format!("outbound.providers.{name}.policy: {line}")));
+        }
+        problems
     }
 }
 

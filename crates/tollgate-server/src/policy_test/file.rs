@@ -55,6 +55,8 @@ pub(super) struct TestStep {
     cost: u64,
     /// Where it names a limit.
     limit_at: Position,
+    /// The position of its attributes.
+    attributes_at: Position,
 }
 
 impl TestStep {
@@ -96,6 +98,12 @@ impl TestFile {
         let names: Vec<&str> = policy.limits().iter().map(Limit::name).collect();
         for (number, case) in self.cases.iter().enumerate() {
             for (index, step) in case.steps.iter().enumerate() {
+                report.enter(format!("cases[{number}].requests[{index}]"), Some(&case.name));
+                for GivenAttribute { name, .. } in &step.attributes {
+                    if let Some(problem) = policy.attribute_problem(name) {
+                        report.error(step.attributes_at, &format!("attributes.{}", quoted(name)), problem);
+                    }
+                }
                 let Some(limit) = step.expectation.limit.as_deref() else { continue };
                 if names.contains(&limit) {
                     continue;
@@ -106,7 +114,6 @@ impl TestFile {
                     format!("the policy has no limit {}{meant}", quoted(limit)),
                     names.join(", "),
                 );
-                report.enter(format!("cases[{number}].requests[{index}]"), Some(&case.name));
                 report.error(step.limit_at, "limit", problem);
             }
         }
@@ -180,7 +187,7 @@ struct StepFields {
 
 fn step(node: &Node, (start, before): (Timestamp, Timestamp), report: &mut Report) -> Option<TestStep> {
     let errors = report.errors();
-    let fields: StepFields = document::settings(node.clone(), report)?;
+    let fields: StepFields = document::settings(node, report)?;
     let place = |name: &str| field_position(node, name);
     let time = |name: &str, text: Option<&str>, report: &mut Report| {
         text.and_then(|text| match duration(text) {
@@ -226,6 +233,7 @@ fn step(node: &Node, (start, before): (Timestamp, Timestamp), report: &mut Repor
         attributes: fields.attributes.into_iter().map(attribute).collect(),
         cost: cost.min(COST_MAX),
         limit_at: place("limit"),
+        attributes_at: place("attributes"),
     };
     if let Err(error) = step.request() {
         report.error(place("attributes"), "attributes", Problem::new(error.to_string(), ""));

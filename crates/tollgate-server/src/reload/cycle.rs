@@ -11,7 +11,7 @@ use tollgate::Timestamp;
 use tollgate::credential::CredentialAttributes;
 use tollgate::store::Store;
 
-use super::guard::{self, PolicySummary};
+use super::guard::{self, PolicySummary, Suspicions};
 use super::last_good::LastGood;
 use super::{Origin, PolicyOutcome, PolicyStatus, Request, ServedRequests, Watcher, all_warnings};
 use crate::failure::Failure;
@@ -178,14 +178,20 @@ impl<S: Store> PolicyReload<S> {
             return Ok(PolicyOutcome::Nothing);
         }
         let summary = PolicySummary::of(&loaded.rules);
-        let suspicions = guard::suspicions(&memory.summary, &summary);
-        if !suspicions.is_empty() && !self.force && mode != ReloadMode::Force {
-            return Err(self.failed(suspicious(path, &suspicions), mode));
+        let Suspicions { accidents, warnings: shown } = guard::suspicions(&memory.summary, &summary);
+        if !accidents.is_empty() && !self.force && mode != ReloadMode::Force {
+            return Err(self.failed(suspicious(path, &accidents), mode));
+        }
+        let shown: Vec<String> =
+            shown.into_iter().map(|warning| format!("{}: warning: {warning}", path.display())).collect();
+        for warning in &shown {
+            tracing::warn!(warning, "the policy is accepted, and perhaps not what is meant");
         }
         for warning in loaded.warnings.iter() {
             tracing::warn!(%warning, "the policy is accepted, and perhaps not what is meant");
         }
-        let warnings = all_warnings(&loaded.warnings, self.served.warned(&loaded));
+        let mut warnings = all_warnings(&loaded.warnings, self.served.warned(&loaded));
+        warnings.extend(shown);
         let now = self.now();
         let report =
             self.service.replace(loaded.rules, now).map_err(|error| self.failed(error.to_string(), mode))?;
@@ -202,7 +208,7 @@ impl<S: Store> PolicyReload<S> {
             removed = report.removed.len(),
             restarted = report.restarted.len(),
             resumed = report.resumed.len(),
-            suspicions = suspicions.len(),
+            suspicions = accidents.len(),
             "the policy was reloaded"
         );
         memory.summary = summary;
@@ -305,12 +311,12 @@ fn nothing_to_reload() -> String {
     "the policy does not come from a file that could change; start with --policy FILE to reload it".to_owned()
 }
 
-fn suspicious(path: &Path, suspicions: &[String]) -> String {
+fn suspicious(path: &Path, accidents: &[String]) -> String {
     format!(
         "{}: refused, because it looks like an accident: {}. If it is meant, force it with `tollgate reload --force`, \
          or start the server with --force-reload",
         path.display(),
-        suspicions.join("; ")
+        accidents.join("; ")
     )
 }
 

@@ -1,5 +1,5 @@
-//! Detects a new policy that looks like an accident: most limits gone, a limit switched off, or a number changed
-//! tenfold. It compares [`PolicySummary`] values, which every kind of rules provides.
+//! Detects a new policy that looks like an accident: most limits gone, a limit switched off, no limit left that denies,
+//! or a number changed tenfold. A limit that only counts from now on, the first step of a rollout, is a warning. It compares [`PolicySummary`] values, which every kind of rules provides.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +12,8 @@ use crate::policy_file::Rules;
 
 /// A number that changes by this factor or more is suspicious.
 const FACTOR: u128 = 10;
+/// Why a rule of another program only counts.
+const SHADOW_RULE: &str = "shadow_mode";
 /// Maximum number of suspicions that are spelled out, and of names in one of them.
 const SHOWN_MAX: usize = 10;
 
@@ -25,10 +27,29 @@ pub(crate) struct PolicySummary {
 /// One limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LimitSummary {
-    /// Why the limit denies no request, if so: usually `mode: off`.
-    pub(crate) off: Option<&'static str>,
+    /// Whether it denies requests.
+    pub(crate) enforcement: Enforcement,
     /// Its numbers, by role: `rate`, `tier free`, `override acme`.
     pub(crate) numbers: BTreeMap<String, Grant<Number>>,
+}
+
+/// Whether a limit denies requests, or else by which setting it does not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Enforcement {
+    #[default]
+    Denies,
+    /// It counts and reports.
+    Counts(&'static str),
+    Off(&'static str),
+}
+
+/// What the guard found in new rules.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Suspicions {
+    /// Changes that look like an accident. Only force activates the rules.
+    pub(crate) accidents: Vec<String>,
+    /// Changes that are accepted, and shown.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// The units per period, and the maximum at one instant.
@@ -55,7 +76,12 @@ impl PolicySummary {
             let number =
                 Number { units: rule.units, period: Ticks::from_secs(rule.seconds), burst: rule.units };
             let numbers = BTreeMap::from([("rate".to_owned(), Grant::Quota(number))]);
-            (rule.name, LimitSummary { off: rule.off, numbers })
+            let enforcement = match rule.off {
+                None => Enforcement::Denies,
+                Some(why) if why == SHADOW_RULE => Enforcement::Counts(why),
+                Some(why) => Enforcement::Off(why),
+            };
+            (rule.name, LimitSummary { enforcement, numbers })
         };
         Self { limits: compat.numbers().into_iter().map(line).collect() }
     }
@@ -63,11 +89,11 @@ impl PolicySummary {
     /// Summarizes a policy.
     pub(crate) fn of_policy(policy: &Policy) -> Self {
         let line = |limit: &tollgate::policy::Limit| LimitSummary {
-            off: match (limit.mode(), limit.enforce_percent()) {
-                (Mode::Off, _) => Some("mode: off"),
-                (Mode::Shadow, _) => Some("mode: shadow"),
-                (Mode::Enforce, 0) => Some("enforce_percent: 0"),
-                (Mode::Enforce, _) => None,
+            enforcement: match (limit.mode(), limit.enforce_percent()) {
+                (Mode::Off, _) => Enforcement::Off("mode: off"),
+                (Mode::Shadow, _) => Enforcement::Counts("mode: shadow"),
+                (Mode::Enforce, 0) => Enforcement::Counts("enforce_percent: 0"),
+                (Mode::Enforce, _) => Enforcement::Denies,
             },
             numbers: limit
                 .named_grants()
@@ -98,12 +124,19 @@ impl Number {
 }
 
 /// Everything suspicious about the `new` rules compared with the `old` ones, each in a sentence.
-pub(crate) fn suspicions(old: &PolicySummary, new: &PolicySummary) -> Vec<String> {
+pub(crate) fn suspicions(old: &PolicySummary, new: &PolicySummary) -> Suspicions {
     let mut found: Vec<String> = vanished(old, new).into_iter().collect();
+    let mut counting: Vec<String> = Vec::new();
     for (name, was) in &old.limits {
         let Some(is) = new.limits.get(name) else { continue };
-        if let (None, Some(why)) = (was.off, is.off) {
-            found.push(format!("limit \"{name}\" is switched off ({why})"));
+        match (was.enforcement, is.enforcement) {
+            (Enforcement::Denies, Enforcement::Off(why)) => {
+                found.push(format!("limit \"{name}\" is switched off ({why})"));
+            }
+            (Enforcement::Denies, Enforcement::Counts(why)) => {
+                counting.push(format!("limit \"{name}\" denied requests, and only counts them now ({why})"));
+            }
+            _ => {}
         }
         // When a tier or an override is removed, its keys get the default rate.
         let everybody = is.numbers.get("rate");
@@ -112,7 +145,13 @@ pub(crate) fn suspicions(old: &PolicySummary, new: &PolicySummary) -> Vec<String
             found.extend(changed(was, is).map(|change| format!("limit \"{name}\", {role}: {change}")));
         }
     }
-    shortened(found)
+    let denies = |limit: &LimitSummary| limit.enforcement == Enforcement::Denies;
+    // The first step of a rollout leaves others, or is about the only limit. A template gone wrong changes all of several.
+    if counting.len() > 1 && !new.limits.values().any(denies) {
+        found.insert(0, "no limit denies requests any more".to_owned());
+        found.append(&mut counting);
+    }
+    Suspicions { accidents: shortened(found), warnings: shortened(counting) }
 }
 
 fn vanished(old: &PolicySummary, new: &PolicySummary) -> Option<String> {
@@ -208,7 +247,7 @@ mod tests {
     }
 
     fn suspicion(old: &str, new: &str) -> String {
-        suspicions(&summary(old), &summary(new)).join("; ")
+        suspicions(&summary(old), &summary(new)).accidents.join("; ")
     }
 
     const FOUR: &str = "limits: [{name: a, rate: 10/s}, {name: b, rate: 10/s}, {name: c, rate: 10/s}, {name: d, rate: 10/s}]";
@@ -223,19 +262,37 @@ mod tests {
         );
     }
 
-    /// An enforced limit that stops deciding counts as switched off, however it is done. Switching a limit on is not
-    /// suspicious.
+    /// An enforced limit that is switched off is suspicious; switching it on is not.
     #[test]
     fn switched_off() {
-        let on = "limits: [{name: a, by: [k], rate: 10/s}]";
-        for (how, shown) in [
-            ("mode: off", "mode: off"),
-            ("mode: shadow", "mode: shadow"),
-            ("enforce_percent: 0", "enforce_percent: 0"),
-        ] {
-            let off = format!("limits: [{{name: a, by: [k], rate: 10/s, {how}}}]");
-            assert_eq!(suspicion(on, &off), format!("limit \"a\" is switched off ({shown})"));
-            assert_eq!(suspicion(&off, on), "");
+        let (on, off) =
+            ("limits: [{name: a, by: [k], rate: 10/s}]", "limits: [{name: a, rate: 10/s, mode: off}]");
+        assert_eq!(suspicion(on, off), "limit \"a\" is switched off (mode: off)");
+        assert_eq!(suspicion(off, on), "");
+    }
+
+    /// The story: `mode: shadow` for a limit that is in doubt, the first step that the guides advise, was refused as an
+    /// accident. It is accepted with a warning, also for the only limit. All of several limits are an accident.
+    #[test]
+    fn one_limit_may_only_count() {
+        let of = |a: &str, b: &str| {
+            format!("limits: [{{name: a, by: [k], rate: 10/s{a}}}, {{name: b, by: [k], rate: 10/s{b}}}]")
+        };
+        for how in ["mode: shadow", "enforce_percent: 0"] {
+            let warning =
+                |name: &str| format!("limit \"{name}\" denied requests, and only counts them now ({how})");
+            let (on, off) = (of("", ""), of(&format!(", {how}"), ""));
+            let found = suspicions(&summary(&on), &summary(&off));
+            assert_eq!(found, Suspicions { accidents: Vec::new(), warnings: vec![warning("a")] });
+            assert_eq!(suspicions(&summary(&off), &summary(&on)), Suspicions::default());
+            let one = |more: &str| format!("limits: [{{name: a, by: [k], rate: 10/s{more}}}]");
+            let found = suspicions(&summary(&one("")), &summary(&one(&format!(", {how}"))));
+            assert_eq!(found, Suspicions { accidents: Vec::new(), warnings: vec![warning("a")] });
+            let all = of(&format!(", {how}"), &format!(", {how}"));
+            let accidents = vec!["no limit denies requests any more".to_owned(), warning("a"), warning("b")];
+            let found = suspicions(&summary(&on), &summary(&all));
+            assert_eq!(found, Suspicions { accidents, warnings: Vec::new() });
+            assert_eq!(suspicions(&summary(&off), &summary(&all)).accidents, Vec::<String>::new());
         }
     }
 
@@ -311,7 +368,7 @@ mod tests {
                 (0..500).map(|n| format!("{{name: l{n}, by: [k{n}], rate: {rate}}}")).collect();
             format!("limits: [{}]", all.join(", "))
         };
-        let found = suspicions(&summary(&limits("10/s")), &summary(&limits("1000/s")));
+        let found = suspicions(&summary(&limits("10/s")), &summary(&limits("1000/s"))).accidents;
         assert_eq!((found.len(), found.last().map(String::as_str)), (11, Some("and 490 more")));
     }
 
@@ -330,11 +387,13 @@ mod tests {
             let rule = format!("{{key: k, rate_limit: {{unit: day, requests_per_unit: {requests}}}{more}}}");
             rules(Format::Envoy, &format!("domain: d\ndescriptors: [{rule}]"))
         };
-        assert_eq!(suspicions(&envoy(100, ""), &envoy(50, "")), Vec::<String>::new());
-        assert!(suspicions(&envoy(100, ""), &envoy(1, ""))[0].starts_with("limit \"d: each k\", rate: "));
-        assert!(suspicions(&envoy(9, ""), &envoy(9, ", shadow_mode: true"))[0].contains("shadow_mode"));
+        assert_eq!(suspicions(&envoy(100, ""), &envoy(50, "")), Suspicions::default());
+        let tenth = suspicions(&envoy(100, ""), &envoy(1, "")).accidents;
+        assert!(tenth[0].starts_with("limit \"d: each k\", rate: "), "{tenth:?}");
+        let shadow = suspicions(&envoy(9, ""), &envoy(9, ", shadow_mode: true")).warnings;
+        assert!(shadow[0].contains("shadow_mode"), "{shadow:?}");
         let limitador = |text: &str| rules(Format::Limitador, text);
         let one = limitador("- {namespace: n, max_value: 5, seconds: 60, conditions: [], variables: []}");
-        assert!(suspicions(&one, &limitador("[]"))[0].starts_with("1 of 1 limits vanish"));
+        assert!(suspicions(&one, &limitador("[]")).accidents[0].starts_with("1 of 1 limits vanish"));
     }
 }

@@ -10,11 +10,10 @@ use tollgate_gateway::RoutePlan;
 
 use crate::auth::Auth;
 use crate::cli::ServeArguments;
-use crate::config::{self, Config};
+use crate::config::{self, Config, ConfigFlags};
 use crate::control::admin::TokenSettings;
 use crate::reload::ReloadSettings;
 use crate::snapshot::SnapshotInterval;
-use crate::store::StoreChoice;
 use crate::tls::TlsFiles;
 
 /// Where the gateway listens by default.
@@ -32,7 +31,8 @@ pub(super) struct Settings {
     pub(super) config: Config,
     pub(super) policy: Option<PathBuf>,
     pub(super) reload: ReloadSettings,
-    pub(super) store: StoreChoice,
+    /// What the arguments say about the store and the callers, over the config.
+    pub(super) flags: ConfigFlags,
     /// Bytes for all counters.
     pub(super) memory: u64,
     pub(super) snapshot_every: SnapshotInterval,
@@ -110,8 +110,7 @@ impl Settings {
             }
             listen.outbound.map_or(Ok(()), is_loopback_of_outbound)?;
         }
-        config.callers = arguments.callers.clone().or(config.callers);
-        let store = StoreChoice::of(&arguments.store.settings(), &config.store)?;
+        let flags = ConfigFlags { store: arguments.store.settings(), callers: arguments.callers.clone() };
         let traces = arguments.observability.otlp.clone();
         let sample = arguments.observability.otlp_sample;
         Ok(Self {
@@ -122,7 +121,7 @@ impl Settings {
             config,
             policy: arguments.policy.clone(),
             reload: arguments.reload.settings(),
-            store,
+            flags,
             memory: arguments.memory,
             snapshot_every: arguments.snapshot_every,
             compat: arguments.compat.options(),

@@ -58,14 +58,14 @@ impl Started {
         listeners: &Listeners,
         console: &mut Console,
     ) -> Result<Self, String> {
-        let Prepared { settings, clock, tls, mut start, callers, served } = prepared;
+        let Prepared { settings, store, clock, tls, mut start, callers, served, peers } = prepared;
         let addresses = listeners.addresses()?;
         let access = access(&settings, tls.as_ref());
         let state_dir = settings.reload.state_dir.as_deref();
         let (memory, snapshot_every) = (settings.memory, settings.snapshot_every);
         let counters =
             CounterSettings { memory, throttles: listeners.resp.is_some(), state_dir, snapshot_every };
-        let opened = Opened::open(settings.store, counters, &clock)?; // It locks the state directory.
+        let opened = Opened::open(store, counters, &clock)?; // It locks the state directory.
         let state_start = state_dir.map(|path| OperatorStateFile::open(path, &clock));
         let lines = state_start.iter().filter_map(|state_start| state_start.line.as_deref());
         let state: Vec<&str> = opened.state_line().into_iter().chain(lines).collect();
@@ -102,7 +102,7 @@ impl Started {
             service: Arc::clone(&service),
             shared: shared.clone(),
             file: operator_state.clone(),
-            peers: peers(settings.fleet_ca.as_deref(), settings.tls.as_ref())?,
+            peers,
         });
         let control = Arc::new(ControlPlane {
             service,
@@ -146,7 +146,7 @@ fn connect(
 }
 
 /// The client that asks other nodes.
-fn peers(authorities: Option<&Path>, own: Option<&TlsFiles>) -> Result<PeerClient, String> {
+pub(super) fn peers(authorities: Option<&Path>, own: Option<&TlsFiles>) -> Result<PeerClient, String> {
     let trust = authorities.map(|authorities| PeerTrust { authorities, own });
     PeerClient::new(trust).map_err(|error| format!("--fleet-ca: {error}"))
 }

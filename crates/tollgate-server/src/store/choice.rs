@@ -12,8 +12,13 @@ use super::keys::word;
 use super::{Fleet, Stores};
 use crate::time_text::duration;
 
+/// The name of a store in this process.
+const MEMORY: &str = "memory";
+/// The section of the config.
+const STORE_SECTION: &str = "store";
+
 /// The store section of a config file.
-#[derive(Clone, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StoreDocument {
     url: Option<String>,
@@ -28,6 +33,42 @@ pub(crate) struct StoreDocument {
     key: Option<PathBuf>,
 }
 
+impl StoreDocument {
+    /// Compiles the section. Each problem begins with its field, and shows no password.
+    pub(crate) fn compile(self, problems: &mut Vec<String>) -> StoreSettings {
+        let mut report = |problem: String| problems.push(format!("{STORE_SECTION}.{problem}"));
+        if let Some(url) = self.url.as_deref().filter(|url| *url != MEMORY)
+            && let Err(error) = url.parse::<Settings>()
+        {
+            report(format!("url: {error}; or `memory`, to count in this process"));
+        }
+        let deadline = self.deadline.and_then(|text| {
+            store_deadline(&text).map_err(|error| report(format!("deadline: {error}"))).ok()
+        });
+        let nodes = self.nodes.and_then(|text| {
+            let text = match text {
+                NodesText::Number(number) => number.to_string(),
+                NodesText::Word(word) => word,
+            };
+            nodes(&text).map_err(|error| report(format!("nodes: {text:?} is not accepted; {error}"))).ok()
+        });
+        StoreSettings {
+            url: self.url,
+            deadline,
+            nodes,
+            min_nodes: self.min_nodes,
+            secret_file: self.secret_file,
+            login: StoreLogin {
+                user: self.user,
+                password_file: self.password_file,
+                ca: self.ca,
+                cert: self.cert,
+                key: self.key,
+            },
+        }
+    }
+}
+
 /// The address may contain a password.
 impl std::fmt::Debug for StoreDocument {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -35,15 +76,21 @@ impl std::fmt::Debug for StoreDocument {
     }
 }
 
-#[derive(Clone, Deserialize)]
+/// The address may contain a password.
+impl std::fmt::Debug for StoreSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StoreSettings").finish_non_exhaustive()
+    }
+}
+
+#[derive(Deserialize)]
 #[serde(untagged, expecting = "accepted: auto, or a whole number from 1 to 10000")]
 enum NodesText {
     Number(u32),
     Word(String),
 }
 
-/// The store settings of the command line and the environment. The type has no `Debug`: the address may contain a
-/// password.
+/// The store settings of a config, or of the command line and the environment.
 #[derive(Clone, Default)]
 pub(crate) struct StoreSettings {
     pub(crate) url: Option<String>,
@@ -107,57 +154,54 @@ impl SharedStore {
 }
 
 impl StoreChoice {
+    /// Whether counters live in this process.
+    pub(crate) fn is_memory(given: &StoreSettings, file: &StoreSettings) -> bool {
+        url(given, file) == MEMORY
+    }
+
     /// The selected store.
     ///
     /// # Errors
-    /// When the settings are invalid. The message says what would be accepted, and never echoes a password.
-    pub(crate) fn of(given: &StoreSettings, file: &StoreDocument) -> Result<Self, String> {
-        let url = given.url.as_deref().or(file.url.as_deref()).unwrap_or("memory");
-        if url == "memory" {
+    /// When the settings are invalid. The message begins with the flag or the section of the config that names the
+    /// store, says what would be accepted, and never echoes a password.
+    pub(crate) fn of(given: &StoreSettings, file: &StoreSettings) -> Result<Self, String> {
+        if Self::is_memory(given, file) {
             return Ok(StoreChoice::Memory);
         }
+        let named = if given.url.is_some() { "--store" } else { STORE_SECTION };
+        let invalid = |error: &dyn std::fmt::Display| format!("{named}: {error}");
         let typed = given.login.clone();
+        let filed = &file.login;
         let login = StoreLogin {
-            user: typed.user.or_else(|| file.user.clone()),
-            password_file: typed.password_file.or_else(|| file.password_file.clone()),
-            ca: typed.ca.or_else(|| file.ca.clone()),
-            cert: typed.cert.or_else(|| file.cert.clone()),
-            key: typed.key.or_else(|| file.key.clone()),
+            user: typed.user.or_else(|| filed.user.clone()),
+            password_file: typed.password_file.or_else(|| filed.password_file.clone()),
+            ca: typed.ca.or_else(|| filed.ca.clone()),
+            cert: typed.cert.or_else(|| filed.cert.clone()),
+            key: typed.key.or_else(|| filed.key.clone()),
         };
-        let mut settings = settings(url, &login)
-            .map_err(|error| format!("--store: {error}; or `memory`, to count in this process"))?;
-        let invalid = |error: &dyn std::fmt::Display| format!("--store: {error}");
-        let deadline = match (given.deadline, &file.deadline) {
-            (Some(deadline), _) => Some(deadline),
-            (None, Some(text)) => {
-                Some(store_deadline(text).map_err(|error| format!("store.deadline: {error}"))?)
-            }
-            (None, None) => None,
-        };
-        if let Some(deadline) = deadline {
+        let mut settings = settings(url(given, file), &login)
+            .map_err(|error| invalid(&format!("{error}; or `memory`, to count in this process")))?;
+        if let Some(deadline) = given.deadline.or(file.deadline) {
             settings = settings
                 .deadline(Duration::from_micros(deadline.as_micros()))
                 .map_err(|error| invalid(&error))?;
         }
-        let nodes = match (given.nodes, &file.nodes) {
-            (Some(nodes), _) => nodes,
-            (None, Some(NodesText::Number(number))) => NodesChoice::Fixed(*number),
-            (None, Some(NodesText::Word(text))) => {
-                nodes(text).map_err(|error| format!("store.nodes: {error}"))?
-            }
-            (None, None) => NodesChoice::Counted,
-        };
-        let nodes = match nodes {
+        let nodes = match given.nodes.or(file.nodes).unwrap_or(NodesChoice::Counted) {
             NodesChoice::Counted => Nodes::Counted,
             NodesChoice::Fixed(number) => Nodes::Fixed(number),
         };
         settings = settings.nodes(nodes).map_err(|error| invalid(&error))?;
-        if let Some(secret) = secret(given.secret_file.as_deref().or(file.secret_file.as_deref()))? {
+        let secret = secret(given.secret_file.as_deref().or(file.secret_file.as_deref()));
+        if let Some(secret) = secret.map_err(|error| invalid(&error))? {
             settings = settings.secret(&secret).map_err(|error| invalid(&error))?;
         }
         let min_nodes = given.min_nodes.or(file.min_nodes);
         Ok(StoreChoice::Shared(Box::new(SharedStore { settings, min_nodes })))
     }
+}
+
+fn url<'s>(given: &'s StoreSettings, file: &'s StoreSettings) -> &'s str {
+    given.url.as_deref().or(file.url.as_deref()).unwrap_or(MEMORY)
 }
 
 /// The connection settings of a store, with its credentials.
@@ -175,7 +219,9 @@ pub(crate) fn settings(url: &str, login: &StoreLogin) -> Result<Settings, String
         None if login.user.is_some() && login.password_file.is_none() => match settings.credentials().1 {
             Some(password) => settings = settings.login(user.as_deref(), &password),
             None => {
-                return Err("--store-user: a user has a password; name --store-password-file, or set TOLLGATE_STORE_PASSWORD".to_owned());
+                return Err("a user has a password; name its file with --store-password-file or `store: {password_file: FILE}`, or set \
+                            TOLLGATE_STORE_PASSWORD"
+                    .to_owned());
             }
         },
         None => {}
@@ -234,11 +280,19 @@ mod tests {
         StoreSettings { url: Some(url.to_owned()), ..StoreSettings::default() }
     }
 
-    fn document(text: &str) -> StoreDocument {
-        crate::document::from_text(text).unwrap()
+    fn compiled(text: &str) -> (StoreSettings, Vec<String>) {
+        let document: StoreDocument = crate::document::from_text(text).unwrap();
+        let mut problems = Vec::new();
+        (document.compile(&mut problems), problems)
     }
 
-    fn shared(given: &StoreSettings, file: &StoreDocument) -> SharedStore {
+    fn document(text: &str) -> StoreSettings {
+        let (settings, problems) = compiled(text);
+        assert!(problems.is_empty(), "{problems:?}");
+        settings
+    }
+
+    fn shared(given: &StoreSettings, file: &StoreSettings) -> SharedStore {
         match StoreChoice::of(given, file) {
             Ok(StoreChoice::Shared(shared)) => *shared,
             Ok(StoreChoice::Memory) => panic!("memory"),
@@ -249,7 +303,7 @@ mod tests {
     /// The default is memory. Each setting on the command line takes precedence over the file.
     #[test]
     fn the_command_line_overrides_the_file() {
-        let nothing = StoreDocument::default();
+        let nothing = StoreSettings::default();
         assert!(matches!(StoreChoice::of(&StoreSettings::default(), &nothing), Ok(StoreChoice::Memory)));
         assert!(matches!(
             StoreChoice::of(&given("memory"), &document("url: redis://h")),
@@ -279,9 +333,19 @@ mod tests {
                 "{problem}"
             );
         }
-        assert!(problem(&given("redis://h"), "deadline: 2s").contains("accepted: 1ms to 50ms"));
-        assert!(problem(&given("redis://h"), "nodes: many").contains("auto"));
-        assert!(problem(&given("redis://h"), "nodes: 0").contains("1 to 10000"));
+        for (text, expected) in [
+            ("deadline: 2s", "store.deadline: out of range; accepted: 1ms to 50ms"),
+            ("nodes: many", "store.nodes: \"many\" is not accepted; accepted: auto, or a whole number"),
+            (
+                "nodes: 0",
+                "store.nodes: \"0\" is not accepted; accepted: auto, or a whole number from 1 to 10000",
+            ),
+            ("url: 'redis://u:s3cret@h:x'", "store.url: "),
+        ] {
+            let (_, problems) = compiled(text);
+            assert!(problems.len() == 1 && problems[0].starts_with(expected), "{problems:?}");
+            assert!(!problems[0].contains("s3cret"), "{problems:?}");
+        }
         assert!(problem(&given("redis://h"), "user: u").contains("--store-password-file"));
         assert!(problem(&given("redis://h"), "ca: x.pem").contains("rediss://"));
         assert!(problem(&given("rediss://h"), "cert: x.pem").contains("key"));

@@ -246,16 +246,16 @@ fn refused_tokens() {
     let empty = scratch.file("empty", "# nothing\n");
     let cases: [(&[&str], i32, &str); 5] = [
         (&["serve", "--admin-token", "short"], 2, "accepted: 16 to 256"),
-        (&["serve", "--http", "127.0.0.1:0", "--admin-tokens", &twice], 1, ":2: the name \"a\""),
+        (&["serve", "--http", "127.0.0.1:0", "--admin-tokens", &twice], 2, ":2: the name \"a\""),
         (
             &["serve", "--http", "127.0.0.1:0", "--admin-tokens", &wrong],
-            1,
+            2,
             "accepted: viewer, operator or admin",
         ),
-        (&["serve", "--http", "127.0.0.1:0", "--admin-tokens", &empty], 1, "no token"),
+        (&["serve", "--http", "127.0.0.1:0", "--admin-tokens", &empty], 2, "no token"),
         (
             &["serve", "--http", "127.0.0.1:0", "--admin-tokens", "no/such/file"],
-            1,
+            2,
             "no/such/file: no such file; check the path",
         ),
     ];
@@ -273,6 +273,8 @@ fn refused_tokens() {
 fn examples_of_the_description_are_understood() {
     let server = server(POLICY);
     let document = ask(&server, TOKEN, "GET", "/v1/openapi.json", "").json();
+    // The story: a client that imported the description of a server on another port asked port 8080.
+    assert_eq!(document["servers"][0]["url"], "/");
     let mut sent = 0;
     for (path, operations) in document["paths"].as_object().unwrap() {
         for (method, operation) in operations.as_object().unwrap() {

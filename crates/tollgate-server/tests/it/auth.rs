@@ -59,7 +59,7 @@ fn a_token_from_the_environment() {
     assert!(!server.banner.contains(TOKEN));
 
     let output = tollgate(&arguments).env("TOLLGATE_AUTH_TOKEN", "hunter2").output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     let message = stderr(&output);
     assert!(message.contains("TOLLGATE_AUTH_TOKEN: not a token"), "{message}");
     assert!(!message.contains("hunter2"));

@@ -267,13 +267,13 @@ fn wrong_files() {
             "<stdin>:1:27: [0].seconds: x is no such number",
         ),
     ] {
-        for arguments in [
-            &["policy", "check", "-"][..],
-            &["serve", "--http", "127.0.0.1:0", "--policy", "-"],
-            &["policy", "convert", "-"],
+        for (arguments, status) in [
+            (&["policy", "check", "-"][..], 1),
+            (&["serve", "--http", "127.0.0.1:0", "--policy", "-"], 2),
+            (&["policy", "convert", "-"], 2),
         ] {
             let output = run(arguments, file.as_bytes());
-            assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+            assert_eq!(output.status.code(), Some(status), "{arguments:?}");
             assert!(stderr(&output).contains(expected), "{arguments:?}: {}", stderr(&output));
         }
     }

@@ -92,7 +92,9 @@ fn the_examples_are_accepted() {
     for (_, example) in examples {
         let config = example.replace("/etc/tollgate/keys.json", &keys.display().to_string());
         let printed = report(&folder, &config);
-        assert!(printed.contains("no-such-file") && !printed.contains("no config"), "{example}\n{printed}");
+        let mut findings = printed.lines().filter(|line| line.contains("config.yaml:"));
+        assert!(findings.all(|line| line.contains(": no such file")), "{example}\n{printed}");
+        assert!(printed.contains("no such file") && !printed.contains("no config"), "{example}\n{printed}");
         seen += 1;
     }
     assert!(seen >= 4, "only {seen} examples were found");

@@ -45,6 +45,7 @@ mod grpc;
 mod grpc_lifecycle;
 mod connection_limits;
 mod drain;
+mod exit_statuses;
 mod h2_conformance;
 mod holds;
 mod http_guide;

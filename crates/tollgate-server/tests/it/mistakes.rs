@@ -55,7 +55,7 @@ const POLICIES: [(&str, &str); 37] = [
 ];
 
 /// Configs, each with its mistake.
-const CONFIGS: [(&str, &str); 13] = [
+const CONFIGS: [(&str, &str); 18] = [
     ("A policy instead of a config", "limits: [{name: a, rate: 5/s}]"),
     ("A misspelled field", "trusted_proxy: [10.0.0.0/8]"),
     ("A proxy that is no address", "trusted_proxies: [proxy.internal]"),
@@ -69,10 +69,22 @@ const CONFIGS: [(&str, &str); 13] = [
     ("A route without an upstream", "routes: [{path: /v1/*}]"),
     ("An upstream that is no URL", "routes: [{upstreams: ['127.0.0.1:3000']}]"),
     ("An unknown status of denials", "headers: {denied: 418}"),
+    ("Misspelled places of a credential", "credentials: [bearrer, {heder: X-API-Key}]"),
+    (
+        "A field and a number of a route",
+        "routes: [{upstreams: ['http://127.0.0.1:3000'], timeout: 5s, retries: -1}]",
+    ),
+    ("A store that is none", "store: {url: postgres://db, deadline: 5, nodes: two}"),
+    ("A callers file that is not there", "callers: nowhere.yaml"),
+    (
+        "Several mistakes at once",
+        "ipv6_prefix: 200\ntrusted_proxies: [proxy.internal]\nconnections_per_address: lots\nheaders: {denied: 430}\n\
+         attributes: {tenant: {jwt: org}}",
+    ),
 ];
 
 /// Command lines. The words are those after `tollgate`.
-const COMMANDS: [(&str, &str); 30] = [
+const COMMANDS: [(&str, &str); 32] = [
     ("A misspelled command", "serv"),
     ("A misspelled flag", "serve --polcy policy.yaml"),
     ("A port instead of an address", "serve --http 8080"),
@@ -85,6 +97,7 @@ const COMMANDS: [(&str, &str); 30] = [
     ("A size without sense", "serve --memory lots"),
     ("A key without its certificate", "serve --tls-key key.pem"),
     ("An upstream without a scheme", "serve --upstream localhost:3000"),
+    ("A collector of traces that is no URL", "serve --otlp collector"),
     ("A gateway with nothing behind it", "serve --gateway 127.0.0.1:8000"),
     ("Check without a file", "policy check"),
     ("A value for a switch", "policy check --json=1 policy.yaml"),
@@ -93,6 +106,7 @@ const COMMANDS: [(&str, &str); 30] = [
     ("Check of a file that is not there", "policy check nowhere.yaml"),
     ("An attribute without a value", "decide api_key"),
     ("A number that is none", "decide tokens:=many"),
+    ("A limit without its policy", "simulate fleet --limit per-key"),
     ("A cost that is none", "decide api_key=k1 --cost x"),
     ("A negative cost", "decide api_key=k1 --cost -1"),
     ("A duration without a unit", "decide api_key=k1 --every 100"),

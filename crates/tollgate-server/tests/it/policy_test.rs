@@ -48,6 +48,21 @@ fn the_guide_is_true() {
     last.at_least(3);
 }
 
+/// The story: a case with a misspelled attribute passed, although the policy declares its attributes.
+#[test]
+fn undeclared_attributes_are_refused() {
+    let folder = folder(
+        "policy: policy.yaml\ncases:\n- {name: a, requests: [{attributes: {apikey: a}, expect: allow}]}\n",
+    );
+    assert_eq!(tested(&folder, &[]).0, Some(0), "a policy that declares none knows no other names");
+    fs::write(folder.path("policy.yaml"), format!("attributes: [api_key, path]\n{POLICY}")).unwrap();
+    let (status, out, errors) = tested(&folder, &[]);
+    assert_eq!(status, Some(2), "{out}{errors}");
+    let expected = "policy.test.yaml:3:37: cases[0] \"a\".requests[0].attributes.apikey: ";
+    let text = out + &errors;
+    assert!(text.contains(expected) && text.contains("api_key"), "{text}");
+}
+
 /// A failing case ends with 1, and says which request got what instead of what, and why.
 #[test]
 fn a_failing_case_says_what_came_instead() {

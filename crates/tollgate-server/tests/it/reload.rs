@@ -132,6 +132,24 @@ fn a_bad_file_keeps_the_last_good_policy() {
     assert_eq!((&ready["status"], ready["policy"].get("error")), (&"ok".into(), None));
 }
 
+/// The story: the first step of a rollout, `mode: shadow` for a limit in doubt, was refused as an accident, and only the
+/// log said so. The server takes it, and says in the log and to `reload` that the limit denies nothing now.
+#[test]
+fn one_limit_may_go_to_shadow() {
+    let scratch = Scratch::new();
+    let two = |more: &str| {
+        format!("limits: [{{name: a, by: [api_key], rate: 5/h{more}}}, {{name: b, by: [ip], rate: 9/h}}]")
+    };
+    scratch.replace("policy.yaml", &two(""));
+    let mut server = serve(&scratch, &["--log-format", "text"]);
+    scratch.replace("policy.yaml", &two(", mode: shadow"));
+    server.await_reloads((1, 0));
+    server.await_log("limit \\\"a\\\" denied requests, and only counts them now (mode: shadow)");
+    scratch.replace("policy.yaml", "limits: []");
+    server.await_reloads((1, 1));
+    server.await_log("force it with `tollgate reload --force`");
+}
+
 /// A change that looks like an accident is refused, with the reason; SIGHUP does not change that, `--force-reload` does.
 #[test]
 fn accidents_are_refused_unless_forced() {
@@ -180,7 +198,7 @@ fn the_last_good_policy_survives_a_restart() {
             None => fs::remove_file(scratch.path("policy.yaml")).unwrap(),
         }
         let refused = run(&["serve", "--http", "127.0.0.1:0", "--policy", &policy], b"");
-        assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
+        assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
         let mut server = serve(&scratch, &["--state-dir", &state]);
         assert!(server.banner.contains("the last good policy is active"), "{}", server.banner);
         server.await_log("the last good policy is active");

@@ -5,6 +5,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use tollgate::policy::Problem;
+
 pub(super) use tollgate::address::{canonical, client};
 
 /// Most networks of trusted proxies.
@@ -48,14 +50,11 @@ impl Network {
 }
 
 impl FromStr for Network {
-    type Err = String;
+    type Err = Problem;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let refused = |why: &str| {
-            format!(
-                "{text:?} {why}; accepted: an address or a network, such as 10.0.0.1, 10.0.0.0/8 or 2001:db8::/32"
-            )
-        };
+    fn from_str(text: &str) -> Result<Self, Problem> {
+        let accepted = "an address or a network, such as 10.0.0.1, 10.0.0.0/8 or 2001:db8::/32";
+        let refused = |why: &str| Problem::new(format!("{text:?} {why}"), accepted);
         let (address, prefix) = text.split_once('/').map_or((text, None), |(a, p)| (a, Some(p)));
         let address: IpAddr = address.parse().map_err(|_| refused("is not an address"))?;
         let prefix = match prefix {
@@ -279,7 +278,7 @@ mod tests {
             "example.com",
             "10.0.0/8",
         ] {
-            let refused = wrong.parse::<Network>().unwrap_err();
+            let refused = wrong.parse::<Network>().unwrap_err().to_string();
             assert!(refused.contains("accepted: an address or a network"), "{wrong}: {refused}");
         }
         let v4: Network = "::ffff:10.0.0.0/104".parse().unwrap();

@@ -8,6 +8,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use ring::{hmac, signature};
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use tollgate::policy::Problem;
 use tollgate::{Clock, Ticks};
 
 /// Longest token, in bytes.
@@ -16,6 +17,9 @@ pub const TOKEN_BYTES_MAX: usize = 8 << 10;
 pub const KEYS_MAX: usize = 64;
 /// Most by which the clocks of the issuer and of this machine may differ.
 const LEEWAY: Ticks = Ticks::from_secs(30);
+
+/// The accepted kinds of keys.
+const KINDS: &str = "oct, RSA, EC (P-256, P-384) and OKP (Ed25519)";
 
 /// Verifies tokens.
 #[derive(Clone)]
@@ -89,23 +93,25 @@ impl Verifier {
     /// Accepts tokens that are signed with a key of a JWK set, in JSON.
     ///
     /// # Errors
-    /// It is not a set of keys. The message says what would be accepted.
-    pub fn new(jwks: &[u8]) -> Result<Self, String> {
-        let set: KeySet = serde_json::from_slice(jwks).map_err(|error| format!("no set of keys: {error}"))?;
+    /// When it is not a set of keys.
+    pub fn new(jwks: &[u8]) -> Result<Self, Problem> {
+        let set: KeySet = serde_json::from_slice(jwks)
+            .map_err(|error| Problem::new(format!("no set of keys: {error}"), "a JWK set in JSON"))?;
         if set.keys.len() > KEYS_MAX {
-            return Err(format!("more than {KEYS_MAX} keys"));
+            return Err(Problem::new(format!("{} keys", set.keys.len()), format!("at most {KEYS_MAX}")));
         }
         let mut keys = Vec::new();
         for (index, written) in set.keys.iter().enumerate() {
             // Keys for encryption are skipped.
             if written.purpose.as_deref().is_none_or(|purpose| purpose == "sig") {
-                keys.push(written.read().map_err(|problem| format!("keys[{index}]: {problem}"))?);
+                let key = written.read().map_err(|Problem { message, accepted }| {
+                    Problem::new(format!("keys[{index}]: {message}"), accepted)
+                });
+                keys.push(key?);
             }
         }
         if keys.is_empty() {
-            return Err(
-                "no key that signs; accepted: oct, RSA, EC (P-256, P-384) and OKP (Ed25519)".to_owned()
-            );
+            return Err(Problem::new("no key that signs", KINDS));
         }
         Ok(Self { keys, issuer: None, audience: None, clock: Clock::precise() })
     }
@@ -175,10 +181,13 @@ impl Verifier {
 }
 
 impl WrittenKey {
-    fn read(&self) -> Result<Key, String> {
+    fn read(&self) -> Result<Key, Problem> {
+        let accepted = "bytes in base64url";
         let field = |name: &str, value: &Option<String>| {
-            let value = value.as_ref().ok_or_else(|| format!("{name}: missing"))?;
-            BASE64.decode(value.trim_end_matches('=')).map_err(|_| format!("{name}: not in base64url"))
+            let value = value.as_ref().ok_or_else(|| Problem::new(format!("{name}: missing"), accepted))?;
+            BASE64
+                .decode(value.trim_end_matches('='))
+                .map_err(|_| Problem::new(format!("{name}: not in base64url"), accepted))
         };
         let (algorithm, material) = match (self.kty.as_str(), self.crv.as_deref(), self.alg.as_deref()) {
             ("oct", _, alg) => {
@@ -187,12 +196,12 @@ impl WrittenKey {
                     Some("HS384") => ("HS384", hmac::HMAC_SHA384),
                     Some("HS512") => ("HS512", hmac::HMAC_SHA512),
                     Some(other) => {
-                        return Err(format!("alg: {other:?} is not accepted; accepted: HS256, HS384, HS512"));
+                        return Err(unknown("alg", other, "HS256, HS384, HS512"));
                     }
                 };
                 let secret = field("k", &self.k)?;
                 if secret.len() < 32 {
-                    return Err("k: shorter than 32 bytes can be guessed".to_owned());
+                    return Err(Problem::new("k: shorter than 32 bytes can be guessed", "32 bytes or more"));
                 }
                 (name, Material::Secret(hmac::Key::new(algorithm, &secret)))
             }
@@ -203,9 +212,7 @@ impl WrittenKey {
                     Some("RS512") => "RS512",
                     Some("PS256") => "PS256",
                     Some(other) => {
-                        return Err(format!(
-                            "alg: {other:?} is not accepted; accepted: RS256, RS384, RS512, PS256"
-                        ));
+                        return Err(unknown("alg", other, "RS256, RS384, RS512, PS256"));
                     }
                 };
                 (name, Material::Rsa { modulus: field("n", &self.n)?, exponent: field("e", &self.e)? })
@@ -215,14 +222,14 @@ impl WrittenKey {
                 (if curve == "P-256" { "ES256" } else { "ES384" }, Material::Point(point))
             }
             ("OKP", Some("Ed25519"), _) => ("EdDSA", Material::Point(field("x", &self.x)?)),
-            (kind, ..) => {
-                return Err(format!(
-                    "kty: {kind:?} is not accepted; accepted: oct, RSA, EC (P-256, P-384), OKP (Ed25519)"
-                ));
-            }
+            (kind, ..) => return Err(unknown("kty", kind, KINDS)),
         };
         Ok(Key { id: self.kid.clone(), algorithm, material })
     }
+}
+
+fn unknown(field: &str, given: &str, accepted: &str) -> Problem {
+    Problem::new(format!("{field}: {given:?} is not accepted"), accepted)
 }
 
 impl Key {
@@ -390,7 +397,7 @@ mod tests {
             (r#"{"keys":[{"kty":"EC","crv":"P-521"}]}"#, "accepted: oct, RSA, EC (P-256, P-384)"),
             (r#"{"keys":[{"kty":"RSA","alg":"RSA-OAEP","n":"AQAB","e":"AQAB"}]}"#, "alg:"),
         ] {
-            let error = Verifier::new(set.as_bytes()).unwrap_err();
+            let error = Verifier::new(set.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }
     }

@@ -255,9 +255,8 @@ pub(super) fn address(name: &str, written: &str) -> Option<Problem> {
     if written == NO_ADDRESS {
         return None;
     }
-    let refusal = written.parse::<Network>().err()?;
-    let (why, accepted) = refusal.split_once("; accepted: ").unwrap_or((&refusal, "an address or a network"));
-    refused(written, why, format!("{name}: {accepted}"))
+    let Problem { message, accepted } = written.parse::<Network>().err()?;
+    refused(written, &message, format!("{name}: {accepted}"))
 }
 
 pub(super) fn method(written: &str) -> Option<Problem> {

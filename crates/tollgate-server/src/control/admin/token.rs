@@ -196,6 +196,14 @@ pub(crate) struct TokenSettings {
     pub(crate) tokens: Option<PathBuf>,
 }
 
+/// Checks the file with tokens, if there is one, before anything is opened.
+///
+/// # Errors
+/// As [`credentials`].
+pub(crate) fn check_token_list(settings: &TokenSettings) -> Result<(), String> {
+    settings.tokens.as_deref().map_or(Ok(()), |path| listed(path).map(drop))
+}
+
 /// The tokens that the settings name. One is generated if they name none.
 ///
 /// # Errors

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use http::Uri;
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_otlp::tonic_types::transport::ClientTlsConfig;
@@ -24,6 +25,19 @@ const BATCH_MAX: usize = 512;
 const GATHER: Duration = Duration::from_millis(500);
 /// Timeout for sending one batch.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Checks the address of a collector.
+///
+/// # Errors
+/// When it is no URL of HTTP.
+pub(crate) fn collector(endpoint: &str) -> Result<String, String> {
+    let accepted = "accepted: http://HOST:4317 or https://HOST:4317, where an OTLP collector takes gRPC";
+    let uri: Uri = endpoint.parse().map_err(|_| format!("not a URL; {accepted}"))?;
+    match (uri.scheme_str(), uri.authority()) {
+        (Some("http" | "https"), Some(_)) => Ok(endpoint.to_owned()),
+        _ => Err(format!("not a URL; {accepted}")),
+    }
+}
 
 /// Creates an exporter to a collector. Nothing is sent yet, so the collector need not be reachable.
 ///

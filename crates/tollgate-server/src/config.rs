@@ -207,7 +207,7 @@ impl From<ConfigError> for String {
     }
 }
 
-/// What the command line says about settings that a config may have, too. It takes precedence.
+/// The settings of the command line that a config may have, too. They take precedence.
 #[derive(Default)]
 pub(crate) struct ConfigFlags {
     pub(crate) store: StoreSettings,
@@ -432,15 +432,7 @@ fn assembled(document: Document, table: &Node, overload: Option<Plan>, problems:
         callers: None,
         mapped: mapped(document.attributes, others, problems),
     };
-    if !IPV6_PREFIX.contains(&reader.ipv6_prefix) {
-        let accepted = accepted_prefixes();
-        problems.push(format!("ipv6_prefix: {} is not accepted; accepted: {accepted}", reader.ipv6_prefix));
-    }
-    if let Some(most) =
-        document.connections_per_address.filter(|most| !CONNECTIONS_PER_ADDRESS.contains(most))
-    {
-        problems.push(format!("connections_per_address: {most} is not accepted; accepted: 1 to 100000"));
-    }
+    check_numbers(reader.ipv6_prefix, document.connections_per_address, problems);
     let headers = document.headers.compile(problems);
     let known: BTreeSet<&str> = BUILT_IN.into_iter().chain(names.iter().map(String::as_str)).collect();
     let routes = tollgate_gateway::compile(document.routes, &Vec::from_iter(known), problems);
@@ -469,6 +461,17 @@ fn assembled(document: Document, table: &Node, overload: Option<Plan>, problems:
         warnings: Vec::new(),
         has_credentials,
         source: None,
+    }
+}
+
+/// Reports numbers that are out of their range.
+fn check_numbers(ipv6_prefix: u8, connections_per_address: Option<u32>, problems: &mut Vec<String>) {
+    if !IPV6_PREFIX.contains(&ipv6_prefix) {
+        let accepted = accepted_prefixes();
+        problems.push(format!("ipv6_prefix: {ipv6_prefix} is not accepted; accepted: {accepted}"));
+    }
+    if let Some(most) = connections_per_address.filter(|most| !CONNECTIONS_PER_ADDRESS.contains(most)) {
+        problems.push(format!("connections_per_address: {most} is not accepted; accepted: 1 to 100000"));
     }
 }
 

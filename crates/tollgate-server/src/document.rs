@@ -543,7 +543,7 @@ mod tests {
         report_problem(&table, &wrong, "list: too short", &mut report);
         let found = report.into_findings().to_string();
         let places: Vec<&str> =
-            found.lines().map(|line| line.splitn(3, ": ").nth(1).unwrap_or_default()).collect();
+            found.lines().map(|line| line.split(": ").nth(1).unwrap_or_default()).collect();
         let expected = [
             "number",
             "word",

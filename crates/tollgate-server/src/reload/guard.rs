@@ -43,7 +43,7 @@ pub(crate) enum Enforcement {
     Off(&'static str),
 }
 
-/// What the guard found in new rules.
+/// The guard's findings in new rules.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Suspicions {
     /// Changes that look like an accident. Only force activates the rules.

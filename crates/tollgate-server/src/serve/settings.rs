@@ -31,7 +31,7 @@ pub(super) struct Settings {
     pub(super) config: Config,
     pub(super) policy: Option<PathBuf>,
     pub(super) reload: ReloadSettings,
-    /// What the arguments say about the store and the callers, over the config.
+    /// The store and the callers of the arguments, which take precedence over the config.
     pub(super) flags: ConfigFlags,
     /// Bytes for all counters.
     pub(super) memory: u64,

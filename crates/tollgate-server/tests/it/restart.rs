@@ -172,7 +172,18 @@ fn a_full_disk_costs_no_decision() {
     let mut command = Command::new("sh");
     // No file may have any content, and the signal that comes with that is ignored: every write fails, as on a full disk.
     let script = r#"trap "" XFSZ; ulimit -f 0; exec "$0" "$@""#;
-    command.args(["-c", script, &program, "serve", "--http", "127.0.0.1:0", "--resp", "off", "--policy", "-"]);
+    command.args([
+        "-c",
+        script,
+        &program,
+        "serve",
+        "--http",
+        "127.0.0.1:0",
+        "--resp",
+        "off",
+        "--policy",
+        "-",
+    ]);
     command.args(["--state-dir", scratch.path(), "--snapshot-every", "100ms"]);
     command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
     let mut server = Server::spawn(command, POLICY);

@@ -24,6 +24,11 @@ impl Costs {
         Self { calls: 1, stated, by_limit }
     }
 
+    /// A call of one unit.
+    pub(crate) const fn one_call() -> Self {
+        Self::of_call(1, Vec::new())
+    }
+
     /// How many calls these are the costs of.
     pub(crate) const fn calls(&self) -> u64 {
         self.calls

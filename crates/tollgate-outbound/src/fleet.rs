@@ -207,7 +207,7 @@ mod tests {
     use crate::bucket::FreezeCause;
     use crate::call::Call;
     use crate::dialect::ResponseView;
-    use crate::queues::BucketKey;
+    use crate::keys::BucketKey;
     use crate::signal::ThrottleKind;
 
     fn process(time: &ManualClock) -> Outbound {

@@ -11,7 +11,7 @@ use crate::background;
 use crate::bucket::Freeze;
 use crate::call::{Call, Usage};
 use crate::dialect::{self, ResponseView};
-use crate::queues::{BucketKey, CallIdentity};
+use crate::keys::{BucketKey, CallIdentity};
 use crate::renewal::Renewal;
 use crate::report::admits_now;
 use crate::settings::Learning;

@@ -35,7 +35,7 @@
 //!
 //! Each module uses only those above it: what a response says (`signal`, `dialect`), what a call asks for (`call`,
 //! `refusal`, `retry`, `settings`), one bucket of a server (`costs`, `learned`, `pace`, `bucket`), the queues before all
-//! buckets (`queue`, `queues`), what is shared and reported (`shared_freezes`, `report`, `metrics`, `state`), the path of
+//! buckets (`keys`, `queue`, `queues`), what is shared and reported (`shared_freezes`, `report`, `metrics`, `state`), the path of
 //! a call (`renewal`, `guard`, `waiting`, `outbound`), and the ways in (`preset`, `layer`, `fleet`). To follow a call, start at
 //! `waiting`.
 //!
@@ -56,6 +56,7 @@ mod costs;
 mod learned;
 mod pace;
 mod bucket;
+mod keys;
 mod queue;
 mod queues;
 mod shared_freezes;

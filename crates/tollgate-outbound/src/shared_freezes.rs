@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tollgate::Timestamp;
 
 use crate::bucket::{Freeze, FreezeCause};
-use crate::queues::BucketKey;
+use crate::keys::BucketKey;
 use crate::random::Random;
 use crate::signal::ThrottleKind;
 

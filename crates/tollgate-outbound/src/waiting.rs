@@ -15,8 +15,9 @@ use crate::background;
 use crate::call::Call;
 use crate::costs::Costs;
 use crate::guard::{End, Guard, HeldUnits, OwnCounter, end};
+use crate::keys::{BucketKey, CallIdentity};
 use crate::queue::{HeldBack, LimitShape, Rank};
-use crate::queues::{BucketKey, CallIdentity, Step, Wait};
+use crate::queues::{Step, Wait};
 use crate::refusal::Refusal;
 use crate::report::admits_now;
 use crate::settings::Settings;
@@ -95,7 +96,7 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
             let (counters, costs) = self.counters(now);
             let step = {
                 let mut queues = self.shared.queues();
-                let mut keys = queues.server_keys(&self.identity);
+                let mut keys = queues.server_keys(&self.identity, now);
                 keys.extend(counters);
                 queues.step(&keys, &self.identity.host, self.arrival.rank, &costs, now)
             };

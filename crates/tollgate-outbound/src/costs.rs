@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::signal::WindowUnit;
 
 /// The cost of one call, or the sum for several.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Costs {
     /// How many calls these are.
     calls: u64,

@@ -11,7 +11,7 @@ use crate::bucket::{Admission, Behaviour, Bucket, Freeze, FreezeCause};
 use crate::costs::Costs;
 use crate::keys::{BucketKey, CallIdentity};
 use crate::learned::WindowReport;
-use crate::queue::{LimitShape, QueuedBucket, Rank};
+use crate::queue::{Front, LimitShape, QueuedBucket, Rank};
 use crate::random::Random;
 use crate::refusal::{Basis, Refusal};
 use crate::signal::{Signals, ThrottleScope};
@@ -239,22 +239,22 @@ impl Queues {
         Some((number, keys))
     }
 
-    /// Enters the queue of a bucket.
+    /// Enters the queue of a bucket. Returns whether the call is in its front.
     pub(crate) fn enter(
         &mut self,
-        key: &BucketKey,
+        (key, front): (&BucketKey, Front),
         host: &str,
         rank: Rank,
         costs: Arc<Costs>,
         now: Timestamp,
-    ) -> Result<(), Refusal> {
+    ) -> Result<bool, Refusal> {
         let most = self.settings.queue_max;
         let queued = self.queued(key, host, now);
         if queued.len() >= most {
             return Err(Refusal::QueueFull { bucket: queued.name.to_string(), waiting: queued.len() });
         }
-        queued.enter(rank, costs);
-        Ok(())
+        queued.enter(rank, costs, front);
+        Ok(!queued.is_behind(rank))
     }
 
     /// Leaves the queue of a bucket, and wakes the next waiter.

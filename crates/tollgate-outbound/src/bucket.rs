@@ -217,6 +217,9 @@ impl Bucket {
     pub(crate) fn send(&mut self, number: u64, costs: &Arc<Costs>, now: Timestamp) {
         if let Flow::Frozen(freeze) = self.flow {
             self.flow = Flow::Probing { probe: number, cause: freeze.cause };
+            if matches!(freeze.cause, FreezeCause::Throttled(_)) {
+                self.pace.resume(freeze.until);
+            }
         }
         self.in_flight += 1;
         self.in_flight_since_freeze += 1;
@@ -272,6 +275,7 @@ impl Bucket {
         self.count_end(number);
         self.learned.accept(number, &signals.windows, now);
         self.learned.close(number, now);
+        self.pace.count_taken();
         if number <= self.frozen_at_call {
             return; // It left before the freeze.
         }

@@ -1,5 +1,6 @@
 //! The pace of calls to a server that refuses them and does not say what its limit is. A refusal makes the pace slower
-//! than the calls were. Each success makes it a little faster again, and so does the time in which no call leaves.
+//! than the calls were, and as slow as the server took calls with the freeze that it asked for. Each success makes it a
+//! little faster again, and so does the time in which no call leaves although it may.
 
 use tollgate::{Ticks, Timestamp};
 
@@ -25,6 +26,9 @@ pub(crate) struct Pace {
     since: Option<Timestamp>,
     calls: u64,
     last_at: Timestamp,
+    /// When the first call after the last freeze or pause left, and how many calls the server has taken since.
+    round_from: Option<Timestamp>,
+    taken: u64,
     /// The interval between calls, if the pace is limited.
     interval: Option<Ticks>,
     next_at: Timestamp,
@@ -56,6 +60,7 @@ impl Pace {
     pub(crate) fn send(&mut self, now: Timestamp) {
         self.end_pause(now);
         self.since.get_or_insert(now);
+        self.round_from.get_or_insert(now);
         self.calls += 1;
         self.last_at = now;
         if let Some(interval) = self.interval {
@@ -71,6 +76,7 @@ impl Pace {
             return;
         }
         (self.since, self.calls) = (None, 0);
+        (self.round_from, self.taken) = (None, 0);
         let mut unused = gap.as_micros().saturating_sub(interval.as_micros());
         while let Some(interval) = self.interval
             && unused >= interval.as_micros()
@@ -93,9 +99,27 @@ impl Pace {
         (self.since, self.calls) = (None, 0);
     }
 
-    /// The server took a call.
+    /// The server took a call, perhaps one that left before it refused another.
+    pub(crate) const fn count_taken(&mut self) {
+        self.taken += 1;
+    }
+
+    /// The server took a call that left at the current pace.
     pub(crate) fn speed_up(&mut self) {
         self.interval = self.interval.and_then(faster);
+    }
+
+    /// The first call after a freeze leaves. A limit that has a window takes as many calls in a round, and asks for a
+    /// freeze until the window ends: so many calls in that time are its pace, however fast they left. A freeze is no
+    /// pause: calls could not leave.
+    pub(crate) fn resume(&mut self, open_at: Timestamp) {
+        if let (Some(interval), Some(from)) = (self.interval, self.round_from)
+            && let Some(taken) = open_at.since(from).as_micros().checked_div(self.taken)
+        {
+            self.interval = Some(Ticks::from_micros(taken).max(interval).min(INTERVAL_MAX));
+        }
+        (self.round_from, self.taken) = (None, 0);
+        self.last_at = self.last_at.max(open_at);
     }
 }
 
@@ -180,6 +204,27 @@ mod tests {
         let shorter = interval_after(Ticks::from_secs(3)).unwrap();
         assert!(shorter < Ticks::from_millis(65), "{shorter:?}");
         assert_eq!(interval_after(Ticks::from_secs(60)), None, "the pace is over");
+    }
+
+    /// A server takes 5 calls in two seconds, refuses the others at once, and says for how long. The calls had left within
+    /// a few milliseconds, and the freeze was once taken for a pause that makes calls faster: after each freeze as many
+    /// calls were refused as before.
+    #[test]
+    fn a_window_is_found_by_its_freeze() {
+        let mut pace = Pace::default();
+        for call in 0..10 {
+            pace.send(START + Ticks::from_millis(call));
+        }
+        pace.slow_down(START + Ticks::from_millis(20));
+        (0..5).for_each(|_| pace.count_taken());
+        let open_at = START + Ticks::from_millis(2_100);
+        pace.resume(open_at);
+        pace.send(open_at);
+        assert_eq!(pace.next_at(), Some(open_at + Ticks::from_millis(420)));
+        // A round that took none says nothing, and neither does one in which calls paused.
+        pace.resume(open_at + Ticks::from_secs(60));
+        pace.send(open_at + Ticks::from_secs(60));
+        assert_eq!(pace.next_at(), Some(open_at + Ticks::from_secs(60) + Ticks::from_millis(420)));
     }
 
     /// Successes end the pace, one by one.

@@ -118,7 +118,7 @@ struct AttemptResponse<R: Body<Data = Bytes>> {
     open_at: Option<Timestamp>,
 }
 
-/// What came back of an attempt.
+/// The response to an attempt, or its error.
 type Sent<R> = Result<Response<R>, BoxError>;
 
 type AttemptResult<R> = Result<AttemptResponse<R>, CallError>;

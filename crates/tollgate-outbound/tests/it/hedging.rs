@@ -1,6 +1,8 @@
 //! Hedging: a second copy of a slow call, within all limits.
 
 use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,8 +11,11 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
 use tokio::task::JoinHandle;
-use tollgate::{Clock, Ticks};
-use tollgate_outbound::{CallError, CopyBody, OutboundBody, OutboundLayer, SendOnce, Settings, metrics};
+use tollgate::{Clock, Engine, Ticks};
+use tollgate_outbound::{
+    CallError, CopyBody, Outbound, OutboundBody, OutboundLayer, OutboundMiddleware, SendOnce, Settings,
+    metrics,
+};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::fixture::{Client, call, left, run_tasks, settings};
@@ -254,4 +259,28 @@ async fn a_deadline_ends_both_copies() {
     assert_eq!(server.requests(), (2, 0));
     let in_flight = client.outbound.report().buckets.iter().map(|bucket| bucket.in_flight).sum::<u64>();
     assert_eq!(in_flight, 0);
+}
+
+/// The middleware of reqwest hedges, too: over TCP, before a server that never answers its first connection.
+#[tokio::test]
+async fn a_call_of_reqwest_is_hedged() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = std::thread::spawn(move || {
+        let (silent, _) = listener.accept().unwrap();
+        let (mut second, _) = listener.accept().unwrap();
+        assert!(second.read(&mut [0; 1_024]).unwrap() > 0);
+        second.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+        silent
+    });
+    let engine = Engine::builder().policy("limits: []".parse().unwrap()).build();
+    let outbound = Outbound::new(engine, hedging(50 * MILLI));
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = reqwest_middleware::ClientBuilder::new(client)
+        .with(OutboundMiddleware::from(OutboundLayer::new(outbound.clone())))
+        .build();
+    let response = client.get(format!("http://{address}/")).send().await.unwrap();
+    assert_eq!(response.status(), 204);
+    assert_eq!(outbound.report().totals.hedges, 1);
+    drop(server.join().unwrap());
 }

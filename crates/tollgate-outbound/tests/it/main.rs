@@ -18,3 +18,4 @@ mod shared_store;
 mod spread;
 mod strict_server;
 mod waiting;
+mod waves;

@@ -77,7 +77,7 @@ mod tests {
         );
     }
 
-    /// What is no GraphQL, and a call that says it itself, are left alone.
+    /// Other bodies, and calls that have an operation of their own, are left alone.
     #[test]
     fn other_bodies_name_none() {
         for body in ["", "[]", "{}", r#"{"query": 1}"#, r#"{"query": "mutation {"}"#] {

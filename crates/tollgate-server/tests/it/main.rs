@@ -57,6 +57,7 @@ mod metrics;
 mod migrate;
 mod operator_state;
 mod outbound;
+mod outbound_waves;
 mod mistakes;
 mod operate;
 mod operate_tls;

@@ -295,13 +295,13 @@ fn calls_to_models_are_settled_at_their_tokens() {
 /// The preset of GitHub counts a mutation of GraphQL as five points and as content, and a query as one point: the proxy
 /// reads which of them a body has.
 #[test]
-fn a_mutation_of_graphql_is_told_from_a_query() {
+fn mutations_of_graphql_cost_more_than_queries() {
     let upstream = Upstream::start();
     let section = format!(
         "outbound: {{providers: {{api: {{url: 'http://{}/give/200', policy: '@/policy.yaml'}}}}}}",
         upstream.address
     );
-    let policy = "limits: [{name: points, by: [host], rate: 12/h, when: {route: POST /graphql},
+    let policy = "limits: [{name: points, by: [host], rate: 12/h,
         cost: \"has(operation) && operation == 'mutation' ? 5 : 1\"}]";
     let outbound = Outbound::start("outbound-graphql", &section, &[("policy.yaml", policy)]);
     let ask = |query: &str| {

@@ -201,6 +201,12 @@ impl Bucket {
         self.learned.earliest(costs, now).max(self.opens_at(costs, now))
     }
 
+    /// Whether a call need not wait for a later instant than this.
+    pub(crate) fn opens_by(&self, latest: Timestamp, costs: &Costs, now: Timestamp) -> bool {
+        let is_late = matches!(self.learned.departure(costs, now), Departure::At(at) if at > latest);
+        !is_late && self.opens_at(costs, now) <= latest
+    }
+
     /// No earlier than this do calls of these costs together leave by the freeze and the pace.
     fn opens_at(&self, costs: &Costs, now: Timestamp) -> Timestamp {
         let frozen = self.frozen(now).map_or(now, |freeze| freeze.until);

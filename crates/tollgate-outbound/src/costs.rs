@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::signal::WindowUnit;
 
 /// The cost of one call, or the sum for several.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Costs {
     /// How many calls these are.
     calls: u64,
@@ -22,6 +22,11 @@ impl Costs {
     /// The costs of one call.
     pub(crate) const fn of_call(stated: u64, by_limit: Vec<(Arc<str>, u64)>) -> Self {
         Self { calls: 1, stated, by_limit }
+    }
+
+    /// A call of one unit.
+    pub(crate) const fn one_call() -> Self {
+        Self::of_call(1, Vec::new())
     }
 
     /// How many calls these are the costs of.

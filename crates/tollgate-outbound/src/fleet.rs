@@ -2,9 +2,12 @@
 //! leases from them by its demand. A freeze that one process learns of holds for all of them within a quarter of a second,
 //! and a process that starts learns of those that hold.
 
+use std::future::poll_fn;
 use std::sync::{Arc, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tollgate::lease::LeasedStore;
 use tollgate::store::Store;
 use tollgate::{Engine, Policy, Ticks, Timestamp};
@@ -12,6 +15,7 @@ use tollgate_redis::{
     ConnectError, FleetExchange, FleetNews, RedisStore, SettingsError, SharedItem, SharedTopic,
 };
 
+use crate::bucket::Freeze;
 use crate::outbound::Outbound;
 use crate::random::Random;
 use crate::settings::Settings;
@@ -49,7 +53,8 @@ impl Outbound<FleetStore> {
         let store: tollgate_redis::Settings = store.try_into().map_err(Into::into)?;
         let store = LeasedStore::new(RedisStore::connect(store.patient()).await?, LEASED_KEYS_MAX);
         let outbound = Self::new(Engine::builder().policy(policy).store(store).build(), settings);
-        tokio::spawn(exchange(Arc::downgrade(&outbound.shared), |store: &FleetStore| Some(store.store())));
+        let members = vec![Arc::downgrade(&outbound.shared)];
+        tokio::spawn(exchange(members, |store: &FleetStore| Some(store.store())));
         tokio::spawn(maintain(Arc::downgrade(&outbound.shared)));
         Ok(outbound)
     }
@@ -73,18 +78,23 @@ async fn maintain(shared: Weak<Shared<FleetStore>>) {
 }
 
 impl<S: Store + Send + Sync + 'static> Outbound<S> {
-    /// Shares freezes with every process on the same Redis, until the last clone of this handle is dropped. `redis`
-    /// finds the Redis store in the engine's store: `|store| Some(store)` if it is one itself. What this process admitted
-    /// while Redis was away is reported to it when it is back.
+    /// Shares the freezes of these handles with every process on the same Redis, until the last clone of each is dropped.
+    /// They are on one store, which is asked for all of them together. `redis` finds the Redis store in it:
+    /// `|store| Some(store)` if it is one itself. What this process admitted while Redis was away is reported to it when
+    /// it is back.
     ///
     /// # Errors
     /// There is no tokio runtime to run it.
-    pub fn share_freezes<F>(&self, redis: F) -> Result<(), tokio::runtime::TryCurrentError>
+    pub fn share_freezes<'o, F>(
+        handles: impl IntoIterator<Item = &'o Self>,
+        redis: F,
+    ) -> Result<(), tokio::runtime::TryCurrentError>
     where
         F: Fn(&S) -> Option<&RedisStore> + Send + Sync + 'static,
     {
         let runtime = tokio::runtime::Handle::try_current()?;
-        runtime.spawn(exchange(Arc::downgrade(&self.shared), redis));
+        let members = handles.into_iter().map(|handle| Arc::downgrade(&handle.shared)).collect();
+        runtime.spawn(exchange(members, redis));
         Ok(())
     }
 }
@@ -97,29 +107,53 @@ struct SyncState {
     ahead: i64,
 }
 
-async fn exchange<S, F>(shared: Weak<Shared<S>>, redis: F)
+/// Sends the freezes of all members, and brings them those of others.
+async fn exchange<S, F>(members: Vec<Weak<Shared<S>>>, redis: F)
 where
     S: Store + Send + Sync + 'static,
     F: Fn(&S) -> Option<&RedisStore> + Send + Sync + 'static,
 {
     let mut known = SyncState::default();
     loop {
-        let Some(shared) = shared.upgrade() else { return };
-        let Some(store) = redis(shared.engine.store()) else { return };
-        let pending = shared.outbox.take();
-        let items = pending.iter().filter_map(|freeze| item_of(freeze, &known)).collect();
+        let handles: Vec<Arc<Shared<S>>> = members.iter().filter_map(Weak::upgrade).collect();
+        let store = handles.first().and_then(|shared| redis(shared.engine.store()));
+        let Some(store) = store else { return };
+        let mut room = FleetExchange::ITEMS_MAX;
+        let take = |shared: &Arc<Shared<S>>| {
+            let taken = shared.outbox.take(room);
+            room -= taken.len();
+            taken
+        };
+        let pending: Vec<Vec<SharedFreeze>> = handles.iter().map(take).collect();
+        let items = pending.iter().flatten().filter_map(|freeze| item_of(freeze, &known)).collect();
         let (topic, version) = (SharedTopic::Outbound, known.version.clone());
         match store.exchange(&FleetExchange { topic, version, items, ..FleetExchange::default() }).await {
-            Ok(news) => apply_news(&shared, &mut known, news),
+            Ok(news) => apply_news(&handles, &mut known, news),
             // They are sent with the next exchange, unless they are over by then.
-            Err(_) => shared.outbox.restore(pending, shared.engine.now()),
+            Err(_) => {
+                for (shared, unsent) in handles.iter().zip(pending) {
+                    shared.outbox.restore(unsent, shared.engine.now());
+                }
+            }
         }
-        // A store that is away keeps what there is to report until later.
-        let _ = shared.engine.maintenance().reconcile(shared.engine.now()).await;
-        let news = Arc::clone(&shared.outbox.news);
-        drop(shared);
-        let _ = tokio::time::timeout(EXCHANGE_EVERY, news.notified()).await;
+        for shared in &handles {
+            // A store that is away keeps what there is to report until later.
+            let _ = shared.engine.maintenance().reconcile(shared.engine.now()).await;
+        }
+        let news: Vec<Arc<Notify>> = handles.iter().map(|shared| Arc::clone(&shared.outbox.news)).collect();
+        drop(handles);
+        let _ = tokio::time::timeout(EXCHANGE_EVERY, first_of(&news)).await;
     }
+}
+
+/// Ready when one of them is notified.
+async fn first_of(news: &[Arc<Notify>]) {
+    let mut each: Vec<_> = news.iter().map(|news| Box::pin(news.notified())).collect();
+    poll_fn(|context| {
+        let is_ready = each.iter_mut().any(|news| news.as_mut().poll(context).is_ready());
+        if is_ready { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
 }
 
 fn item_of(freeze: &SharedFreeze, known: &SyncState) -> Option<SharedItem> {
@@ -127,30 +161,39 @@ fn item_of(freeze: &SharedFreeze, known: &SyncState) -> Option<SharedItem> {
     Some(SharedItem { id: freeze.id()?, written: 0, until, text: freeze.text()? })
 }
 
-fn apply_news<S: Store + Send + Sync + 'static>(shared: &Shared<S>, known: &mut SyncState, news: FleetNews) {
-    let now = shared.engine.now();
+fn apply_news<S: Store + Send + Sync + 'static>(
+    handles: &[Arc<Shared<S>>],
+    known: &mut SyncState,
+    news: FleetNews,
+) {
+    let Some(now) = handles.first().map(|shared| shared.engine.now()) else { return };
     let ahead = i128::from(news.now) - i128::from(now.unix_micros());
     known.ahead = i64::try_from(ahead).unwrap_or(0);
     known.version = news.version;
     for item in news.items.unwrap_or_default() {
         let until = item.until.saturating_add_signed(known.ahead.saturating_neg());
         let until = Timestamp::from_unix_micros(until.min(Timestamp::MAX.unix_micros()));
-        let wait = until.since(now);
-        let process = shared.outbox.process;
-        if wait > Ticks::ZERO
-            && let Some(mut read) = SharedFreeze::read(&item.text, until)
-            && read.process != process
+        if until > now
+            && let Some(read) = SharedFreeze::read(&item.text, until)
         {
-            // The same each time that this item comes, so that it does not prolong the freeze.
-            let mut random = Random::seeded(process ^ item.until);
-            let tenth = Ticks::from_micros(wait.as_micros() / 10).min(PROBE_JITTER_MAX);
-            read.freeze.until = until + PROBE_LATER + random.up_to(tenth + PROBE_JITTER);
-            let kept = shared.queues().freeze(&read.key, &read.host, read.freeze, now);
-            // In the store it replaced a longer one. What this process adds to a freeze is not published.
-            if kept.until.since(until) > PROBE_LATER + PROBE_JITTER + PROBE_JITTER_MAX {
-                shared.outbox.publish(&read.key, &read.host, kept);
+            for shared in handles.iter().filter(|shared| shared.outbox.process != read.process) {
+                follow(shared, &read, item.until, now);
             }
         }
+    }
+}
+
+/// Follows the freeze of another. `written_until` is its end as the store has it.
+fn follow<S>(shared: &Shared<S>, read: &SharedFreeze, written_until: u64, now: Timestamp) {
+    let until = read.freeze.until;
+    // The same each time that this item comes, so that it does not prolong the freeze.
+    let mut random = Random::seeded(shared.outbox.process ^ written_until);
+    let tenth = Ticks::from_micros(until.since(now).as_micros() / 10).min(PROBE_JITTER_MAX);
+    let freeze = Freeze { until: until + PROBE_LATER + random.up_to(tenth + PROBE_JITTER), ..read.freeze };
+    let kept = shared.queues().freeze(&read.key, &read.host, freeze, now);
+    // In the store it replaced a longer one. What this process adds to a freeze is not published.
+    if kept.until.since(until) > PROBE_LATER + PROBE_JITTER + PROBE_JITTER_MAX {
+        shared.outbox.publish(&read.key, &read.host, kept);
     }
 }
 
@@ -161,10 +204,10 @@ mod tests {
     use tollgate::ManualClock;
 
     use super::*;
-    use crate::bucket::{Freeze, FreezeCause};
+    use crate::bucket::FreezeCause;
     use crate::call::Call;
     use crate::dialect::ResponseView;
-    use crate::queues::BucketKey;
+    use crate::keys::BucketKey;
     use crate::signal::ThrottleKind;
 
     fn process(time: &ManualClock) -> Outbound {
@@ -177,7 +220,7 @@ mod tests {
         for version in 1..=3 {
             let (now, items) = (process.engine().now().unix_micros(), Some(items.to_vec()));
             let news = FleetNews { now, version: version.to_string(), items, ..FleetNews::default() };
-            apply_news(&process.shared, &mut SyncState::default(), news);
+            apply_news(std::slice::from_ref(&process.shared), &mut SyncState::default(), news);
         }
         let keys = [BucketKey::Origin("api.example.com".into())];
         process.shared.queues().frozen(&keys, process.engine().now()).unwrap().until
@@ -194,7 +237,7 @@ mod tests {
         let freeze = Freeze { until, cause: FreezeCause::Throttled(ThrottleKind::Rate) };
         refused.shared.queues().freeze(&key, host, freeze, time.now());
         refused.shared.outbox.publish(&key, host, freeze);
-        let pending = refused.shared.outbox.take();
+        let pending = refused.shared.outbox.take(64);
         let items: Vec<SharedItem> =
             pending.iter().filter_map(|freeze| item_of(freeze, &SyncState::default())).collect();
         assert_eq!(frozen_until(&refused, &items), until, "its own freeze is not prolonged");
@@ -210,12 +253,12 @@ mod tests {
     #[tokio::test]
     async fn a_longer_freeze_is_shared_again() {
         let outbound = Outbound::of_policy("limits: []".parse().unwrap());
-        let shared = &outbound.shared;
+        let (shared, all) = (&outbound.shared, std::slice::from_ref(&outbound.shared));
         let guard = outbound.acquire(&Call::to("api.example.com")).await.unwrap();
         let headers = [(http::header::RETRY_AFTER, "3600".parse().unwrap())].into_iter().collect();
         let (status, received) = (http::StatusCode::TOO_MANY_REQUESTS, shared.engine.now());
         guard.settle(&ResponseView { status, headers: &headers, body: None, received }, None).await;
-        let known = shared.outbox.take();
+        let known = shared.outbox.take(64);
         assert_eq!(known.len(), 1);
 
         let news = |until: Timestamp| {
@@ -226,9 +269,9 @@ mod tests {
             let items = item_of(&read, &SyncState::default()).into_iter().collect();
             FleetNews { now: shared.engine.now().unix_micros(), items: Some(items), ..FleetNews::default() }
         };
-        apply_news(shared, &mut SyncState::default(), news(received + Ticks::from_secs(10)));
-        assert_eq!(shared.outbox.take(), known);
-        apply_news(shared, &mut SyncState::default(), news(known[0].freeze.until));
-        assert_eq!(shared.outbox.take(), []);
+        apply_news(all, &mut SyncState::default(), news(received + Ticks::from_secs(10)));
+        assert_eq!(shared.outbox.take(64), known);
+        apply_news(all, &mut SyncState::default(), news(known[0].freeze.until));
+        assert_eq!(shared.outbox.take(64), []);
     }
 }

@@ -11,7 +11,7 @@ use crate::background;
 use crate::bucket::Freeze;
 use crate::call::{Call, Usage};
 use crate::dialect::{self, ResponseView};
-use crate::queues::{BucketKey, CallIdentity};
+use crate::keys::{BucketKey, CallIdentity};
 use crate::renewal::Renewal;
 use crate::report::admits_now;
 use crate::settings::Learning;
@@ -59,10 +59,6 @@ impl HeldUnits {
             (permit, renewal)
         });
         Self { reservation, permit }
-    }
-
-    pub(crate) const fn reservation(&mut self) -> &mut Reservation {
-        &mut self.reservation
     }
 }
 
@@ -292,7 +288,7 @@ impl<S: Store + Send + Sync + 'static> Drop for Guard<S> {
 }
 
 /// How the units of a call end.
-pub(crate) enum End {
+enum End {
     /// The server counted the call, at this cost if it is known.
     Finished(Option<u64>),
     /// The server counted the call as this one.
@@ -302,11 +298,7 @@ pub(crate) enum End {
 
 /// Settles the units of a call, and releases its permit. A store that does not answer keeps the units charged, and the
 /// permit expires.
-pub(crate) async fn end<S: Store + Send + Sync + 'static>(
-    shared: Arc<Shared<S>>,
-    mut units: HeldUnits,
-    how: End,
-) {
+async fn end<S: Store + Send + Sync + 'static>(shared: Arc<Shared<S>>, mut units: HeldUnits, how: End) {
     let now = shared.engine.now();
     let reservations = shared.engine.reservations();
     let reservation = &mut units.reservation;

@@ -35,9 +35,9 @@
 //!
 //! Each module uses only those above it: what a response says (`signal`, `dialect`), what a call asks for (`call`,
 //! `refusal`, `retry`, `settings`), one bucket of a server (`costs`, `learned`, `pace`, `bucket`), the queues before all
-//! buckets (`queue`, `queues`), what is shared and reported (`shared_freezes`, `report`, `metrics`, `state`), the path of
-//! a call (`renewal`, `guard`, `waiting`, `outbound`), and the ways in (`preset`, `layer`, `fleet`). To follow a call, start at
-//! `waiting`.
+//! buckets (`keys`, `queue`, `queues`, `slots`), what is shared and reported (`shared_freezes`, `report`, `metrics`,
+//! `state`), the path of a call (`renewal`, `guard`, `reserved`, `waiting`, `outbound`), and the ways in (`preset`, `layer`,
+//! `fleet`). To follow a call, start at `waiting`.
 //!
 //! | feature | adds |
 //! |---|---|
@@ -56,14 +56,17 @@ mod costs;
 mod learned;
 mod pace;
 mod bucket;
+mod keys;
 mod queue;
 mod queues;
+mod slots;
 mod shared_freezes;
 mod report;
 pub mod metrics;
 mod state;
 mod renewal;
 mod guard;
+mod reserved;
 mod waiting;
 mod outbound;
 mod preset;

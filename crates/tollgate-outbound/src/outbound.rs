@@ -10,7 +10,8 @@ use tollgate::{Clock, CredentialDigest, Engine, LimitStatus, MemoryStore, Policy
 use crate::bucket::Behaviour;
 use crate::call::Call;
 use crate::guard::Guard;
-use crate::queues::{BucketKey, CallIdentity, QueueSettings, Queues};
+use crate::keys::{BucketKey, CallIdentity};
+use crate::queues::{QueueSettings, Queues};
 use crate::random::Random;
 use crate::refusal::{Basis, Refusal};
 use crate::report::{Forecast, Report, Totals, admits_now};
@@ -169,7 +170,7 @@ impl<S: Store + Send + Sync + 'static> Outbound<S> {
         }
         let costs = costs_of(call, self.shared.engine.ledger().prepare(&request, now).as_ref());
         let queues = self.shared.queues();
-        let keys = queues.server_keys(&self.identity(call));
+        let keys = queues.server_keys(&self.identity(call), now);
         let (mut last, name) = queues.forecast(&keys, &costs.times(calls), now);
         let mut bucket = name.map(|name| (name.to_string(), Basis::Server));
         for status in decision.limits() {

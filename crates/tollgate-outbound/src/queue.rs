@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 
-use tollgate::{Quota, Ticks, Timestamp};
+use tollgate::{Quota, Rate, Ticks, Timestamp};
 
 use crate::bucket::Bucket;
 use crate::costs::Costs;
 
 /// A counter of the policy grows only after this many responses in a row that leave more.
 const EVIDENCE_MIN: u32 = 3;
+/// At most so many calls ask the policy for slots of one leaky bucket at a time.
+const FRONT_MAX: u64 = 64;
 
 /// The rank of a call in every queue: an earlier instant goes first, and then the earlier arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,20 +38,42 @@ impl Waiter {
     }
 }
 
-/// How a limit treated the call that it held back last.
+/// How many waiters of a queue may ask for their bucket at a time: the first of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Front {
+    /// Until the bucket holds a call back.
+    open: usize,
+    /// Afterwards.
+    held_back: usize,
+}
+
+impl Front {
+    /// One after the other.
+    pub(crate) const ONE: Self = Self { open: 1, held_back: 1 };
+
+    /// The calls at this cost that a leaky bucket lets leave within `ahead`, and its burst as long as it may have it.
+    pub(crate) fn of_bucket(rate: Rate, cost: u64, ahead: Ticks) -> Self {
+        let units = u128::from(rate.units()) * u128::from(ahead.as_micros());
+        let units = u64::try_from(units / u128::from(rate.period().as_micros().max(1))).unwrap_or(u64::MAX);
+        let waiters = |units: u64| usize::try_from((units / cost.max(1)).clamp(1, FRONT_MAX)).unwrap_or(1);
+        Self { open: waiters(units.max(rate.burst_units().unwrap_or(1))), held_back: waiters(units) }
+    }
+}
+
+/// How a limit held back a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeldBack {
-    /// Denied, or given back what it took: the first waiter asks again.
-    Unpaid,
-    /// It keeps the slot that it has paid for.
-    InSlot,
+    /// It denied it.
+    Denied,
+    /// Its next slot is far.
+    SlotFar,
 }
 
 /// How fast a limit lets calls pass, from its last answer to a call that has to wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LimitShape {
     how: HeldBack,
-    /// When the first waiter may pass, or the last that has a slot.
+    /// When the first waiter may pass.
     due: Timestamp,
     units: u64,
     period: Ticks,
@@ -88,6 +112,7 @@ pub(crate) struct QueuedBucket {
     queue: BTreeMap<Rank, Waiter>,
     /// The cost of all waiters together.
     waiting: Costs,
+    front: Front,
     shape: Option<LimitShape>,
     /// How many responses in a row said that the server leaves more than this counter of the policy.
     evidence: u32,
@@ -96,24 +121,33 @@ pub(crate) struct QueuedBucket {
 impl QueuedBucket {
     pub(crate) fn new(name: Arc<str>, owner: Arc<str>, bucket: Bucket) -> Self {
         let (queue, waiting) = (BTreeMap::new(), Costs::NONE);
-        Self { name, owner, bucket, queue, waiting, shape: None, evidence: 0 }
+        Self { name, owner, bucket, queue, waiting, front: Front::ONE, shape: None, evidence: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.queue.len()
     }
 
-    pub(crate) fn enter(&mut self, rank: Rank, costs: Arc<Costs>) {
+    pub(crate) fn enter(&mut self, rank: Rank, costs: Arc<Costs>, front: Front) {
         self.waiting.add(&costs);
+        self.front = front;
         self.queue.insert(rank, Waiter { waker: None, is_woken: false, costs });
     }
 
-    /// Removes a waiter, and wakes the next.
+    /// Removes a waiter, and wakes the one that comes to the front for it.
     pub(crate) fn leave(&mut self, rank: Rank) {
         if let Some(waiter) = self.queue.remove(&rank) {
             self.waiting.subtract(&waiter.costs);
         }
-        self.wake_first();
+        let last = self.front_len() - 1;
+        if let Some((_, next)) = self.queue.iter_mut().nth(last).filter(|(next, _)| rank < **next) {
+            next.wake();
+        }
+    }
+
+    /// How many waiters may ask at a time.
+    const fn front_len(&self) -> usize {
+        if self.shape.is_some() { self.front.held_back } else { self.front.open }
     }
 
     /// Wakes the first waiter.
@@ -142,9 +176,9 @@ impl QueuedBucket {
         }
     }
 
-    /// Whether an earlier call waits.
+    /// Whether earlier calls wait, as many as may ask at a time.
     pub(crate) fn is_behind(&self, rank: Rank) -> bool {
-        self.queue.first_key_value().is_some_and(|(first, _)| *first < rank)
+        self.queue.range(..rank).nth(self.front_len() - 1).is_some()
     }
 
     /// The cost of the waiters before this rank together.
@@ -181,8 +215,7 @@ impl QueuedBucket {
     }
 
     /// Notes when the limit lets a call pass that it held back. Returns when the call leaves at the earliest. Calls that
-    /// ask at the same time learn of different instants: the first waiter passes at the earliest of them, and waiters
-    /// without a slot pass behind the last slot.
+    /// are denied at the same time learn of different instants: the first waiter passes at the earliest of them.
     pub(crate) fn hold_back(
         &mut self,
         rank: Rank,
@@ -191,17 +224,13 @@ impl QueuedBucket {
         now: Timestamp,
     ) -> Timestamp {
         let due = shape.due;
-        if let Some(known) = self.shape.filter(|known| known.due > now && !self.queue.is_empty()) {
-            shape.due = match shape.how {
-                HeldBack::Unpaid => due.min(known.due),
-                HeldBack::InSlot => due.max(known.due),
-            };
+        if let Some(known) = self.shape.filter(|known| known.due > now && !self.queue.is_empty())
+            && shape.how == HeldBack::Denied
+        {
+            shape.due = due.min(known.due);
         }
         self.shape = Some(shape);
-        match shape.how {
-            HeldBack::Unpaid => self.earliest(rank, costs, now).max(due),
-            HeldBack::InSlot => due,
-        }
+        self.earliest(rank, costs, now).max(due)
     }
 
     /// Counts a response that leaves more than this counter of the policy. Returns whether it is the last of enough in a

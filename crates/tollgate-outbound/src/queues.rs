@@ -1,16 +1,17 @@
 //! All buckets, and a queue of calls for each. A call waits in one queue at a time, in the order of rank, and passes no
 //! earlier call that waits for a bucket which both need. Ranks order all calls, so two calls never wait for each other.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::task::Waker;
 
-use tollgate::Timestamp;
+use tollgate::{Ticks, Timestamp};
 
 use crate::bucket::{Admission, Behaviour, Bucket, Freeze, FreezeCause};
 use crate::costs::Costs;
+use crate::keys::{BucketKey, CallIdentity};
 use crate::learned::WindowReport;
-use crate::queue::{LimitShape, QueuedBucket, Rank};
+use crate::queue::{Front, LimitShape, QueuedBucket, Rank};
 use crate::random::Random;
 use crate::refusal::{Basis, Refusal};
 use crate::signal::{Signals, ThrottleScope};
@@ -19,46 +20,8 @@ use crate::signal::{Signals, ThrottleScope};
 const BUCKETS_SWEPT_FROM: usize = 10_000;
 /// Maximum number of routes whose bucket is remembered. Beyond it, routes count as unknown.
 const ROUTES_MAX: usize = 100_000;
-
-/// Which bucket.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum BucketKey {
-    /// A server, whatever the credential: whether it fails.
-    Host(Arc<str>),
-    /// A server, as one credential sees it.
-    Origin(Arc<str>),
-    /// A bucket that the server names, of an origin.
-    Named(Arc<str>, Arc<str>),
-    /// A route whose bucket is not known yet, of an origin.
-    Unknown(Arc<str>, Arc<str>),
-    /// A route that the server refused without a name for its bucket, of an origin. It has the `scope` of the call, too.
-    Route(Arc<str>, Arc<str>),
-    /// A counter of the policy: the name of its limit, and its key.
-    Limit(Arc<str>, u64),
-}
-
-impl BucketKey {
-    /// Its name for people, at the server of this name.
-    pub(crate) fn name(&self, host: &str) -> Arc<str> {
-        match self {
-            Self::Host(_) | Self::Origin(_) => host.into(),
-            Self::Named(_, name) | Self::Unknown(_, name) | Self::Route(_, name) => {
-                format!("{host} ({name})").into()
-            }
-            Self::Limit(name, _) => Arc::clone(name),
-        }
-    }
-
-    /// Whose numbers it follows.
-    pub(crate) const fn basis(&self) -> Basis {
-        match self {
-            Self::Limit(..) => Basis::Policy,
-            Self::Host(_) | Self::Origin(_) | Self::Named(..) | Self::Unknown(..) | Self::Route(..) => {
-                Basis::Server
-            }
-        }
-    }
-}
+/// The first call of a route waits no longer than this for a bucket that may count it.
+const GUESS_WAIT_MAX: Ticks = Ticks::from_secs(10);
 
 /// The next step of a call.
 #[derive(Debug)]
@@ -79,35 +42,6 @@ pub(crate) struct Wait {
     pub(crate) latest: BucketKey,
 }
 
-/// The identity by which calls differ.
-#[derive(Clone, Debug)]
-pub(crate) struct CallIdentity {
-    /// The server and the credential.
-    pub(crate) origin: Arc<str>,
-    /// The name of the server.
-    pub(crate) host: Arc<str>,
-    pub(crate) route: Arc<str>,
-    /// The resource that the server counts apart in each bucket that it names. Empty for most servers.
-    pub(crate) scope: Arc<str>,
-}
-
-impl CallIdentity {
-    /// The key of a bucket that the server names.
-    fn named(&self, name: &str) -> BucketKey {
-        BucketKey::Named(Arc::clone(&self.origin), self.scoped(name))
-    }
-
-    /// The key of its route, if the caller said which it is.
-    fn route(&self) -> Option<BucketKey> {
-        let has_route = !self.route.is_empty();
-        has_route.then(|| BucketKey::Route(Arc::clone(&self.origin), self.scoped(&self.route)))
-    }
-
-    fn scoped(&self, name: &str) -> Arc<str> {
-        if self.scope.is_empty() { name.into() } else { format!("{name} {}", self.scope).into() }
-    }
-}
-
 /// A call under way.
 struct SentCall {
     identity: CallIdentity,
@@ -115,6 +49,13 @@ struct SentCall {
     keys: Vec<BucketKey>,
     costs: Arc<Costs>,
     at: Timestamp,
+}
+
+impl SentCall {
+    /// Whether its route was not known when it left.
+    fn is_of_unknown_route(&self) -> bool {
+        self.keys.iter().any(|key| matches!(key, BucketKey::Unknown(..)))
+    }
 }
 
 /// The buckets that a response changed.
@@ -167,6 +108,8 @@ pub(crate) struct Queues {
     buckets: HashMap<BucketKey, QueuedBucket>,
     /// The server's name of the bucket of each route, by origin and route; `None` if a response had no name.
     routes: HashMap<RouteId, Option<Arc<str>>>,
+    /// The names among them, by origin.
+    names: HashMap<Arc<str>, BTreeSet<Arc<str>>>,
     /// The calls under way, by number.
     sent: HashMap<u64, SentCall>,
     swept_from: usize,
@@ -177,9 +120,9 @@ pub(crate) struct Queues {
 
 impl Queues {
     pub(crate) fn new(settings: QueueSettings, random: Random) -> Self {
-        let (buckets, routes, sent) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let (buckets, routes, names, sent) = (HashMap::new(), HashMap::new(), HashMap::new(), HashMap::new());
         let swept_from = BUCKETS_SWEPT_FROM;
-        Self { settings, buckets, routes, sent, swept_from, tickets: 0, numbers: 0, random }
+        Self { settings, buckets, routes, names, sent, swept_from, tickets: 0, numbers: 0, random }
     }
 
     pub(crate) const fn next_ticket(&mut self) -> u64 {
@@ -187,20 +130,33 @@ impl Queues {
         self.tickets
     }
 
-    /// The buckets of the server that a call needs.
-    pub(crate) fn server_keys(&self, identity: &CallIdentity) -> Vec<BucketKey> {
+    /// The buckets of the server that a call needs. Any bucket that the server has named may count a route whose bucket
+    /// is not known.
+    pub(crate) fn server_keys(&self, identity: &CallIdentity, now: Timestamp) -> Vec<BucketKey> {
         let CallIdentity { origin, host, route, .. } = identity;
         let mut keys = vec![BucketKey::Host(Arc::clone(host)), BucketKey::Origin(Arc::clone(origin))];
         match self.routes.get(&(Arc::clone(origin), Arc::clone(route))) {
             Some(Some(name)) => keys.push(identity.named(name)),
             Some(None) => {}
             None if self.settings.discovers => {
-                keys.push(BucketKey::Unknown(Arc::clone(origin), Arc::clone(route)));
+                keys.push(identity.unknown());
+                keys.extend(self.guesses(identity, now));
             }
             None => {}
         }
         keys.extend(identity.route().filter(|route| self.buckets.contains_key(route)));
         keys
+    }
+
+    /// The named buckets of an origin that a call of an unknown route need not wait for long.
+    fn guesses(&self, identity: &CallIdentity, now: Timestamp) -> impl Iterator<Item = BucketKey> {
+        let names = self.names.get(&identity.origin).into_iter().flatten();
+        let latest = now + GUESS_WAIT_MAX;
+        let is_near = move |key: &BucketKey| {
+            let queued = self.buckets.get(key);
+            queued.is_some_and(|queued| queued.bucket.opens_by(latest, &Costs::one_call(), now))
+        };
+        names.map(|name| identity.named(name)).filter(is_near)
     }
 
     fn queued(&mut self, key: &BucketKey, host: &str, now: Timestamp) -> &mut QueuedBucket {
@@ -265,7 +221,7 @@ impl Queues {
         costs: &Arc<Costs>,
         now: Timestamp,
     ) -> Option<(u64, Vec<BucketKey>)> {
-        let keys = self.server_keys(identity);
+        let keys = self.server_keys(identity, now);
         let admits = |key: &BucketKey| match self.buckets.get_mut(key) {
             Some(queued) => queued.bucket.admission(costs, now) == Admission::Now,
             None => true,
@@ -283,22 +239,22 @@ impl Queues {
         Some((number, keys))
     }
 
-    /// Enters the queue of a bucket.
+    /// Enters the queue of a bucket. Returns whether the call is in its front.
     pub(crate) fn enter(
         &mut self,
-        key: &BucketKey,
+        (key, front): (&BucketKey, Front),
         host: &str,
         rank: Rank,
         costs: Arc<Costs>,
         now: Timestamp,
-    ) -> Result<(), Refusal> {
+    ) -> Result<bool, Refusal> {
         let most = self.settings.queue_max;
         let queued = self.queued(key, host, now);
         if queued.len() >= most {
             return Err(Refusal::QueueFull { bucket: queued.name.to_string(), waiting: queued.len() });
         }
-        queued.enter(rank, costs);
-        Ok(())
+        queued.enter(rank, costs, front);
+        Ok(!queued.is_behind(rank))
     }
 
     /// Leaves the queue of a bucket, and wakes the next waiter.
@@ -390,6 +346,7 @@ impl Queues {
     /// A response arrived.
     pub(crate) fn answer(&mut self, number: u64, signals: &Signals, now: Timestamp) -> Answered {
         let Some(mut call) = self.sent.remove(&number) else { return Answered::default() };
+        let is_of_unknown_route = call.is_of_unknown_route();
         let named = self.learn_route(&mut call, number, signals, now);
         let newest = self.numbers;
         let origin = BucketKey::Origin(Arc::clone(&call.identity.origin));
@@ -403,11 +360,22 @@ impl Queues {
         if let Some(refused) = refused.iter().find(|refused| !call.keys.contains(refused)) {
             self.count_in(refused, number, &mut call, now);
         }
+        // Of the buckets that might have counted the call, the one that the server names has.
+        let has_counted = |key: &BucketKey| {
+            !is_of_unknown_route || !matches!(key, BucketKey::Named(..)) || named.as_ref() == Some(key)
+        };
+        let (counts, guesses): (Vec<BucketKey>, _) = call.keys.into_iter().partition(has_counted);
+        for key in guesses {
+            if let Some(queued) = self.buckets.get_mut(&key) {
+                queued.bucket.unsend(number, now);
+                queued.wake_first();
+            }
+        }
         // The numbers belong to the bucket that the server names, or to the whole server.
         let counted_in = named.unwrap_or(origin);
         let without_windows = Signals { windows: Vec::new(), ..signals.clone() };
         let mut frozen = None;
-        for key in &call.keys {
+        for key in &counts {
             let Some(queued) = self.buckets.get_mut(key) else { continue };
             let signals = if *key == counted_in { signals } else { &without_windows };
             queued.bucket.note_newest(newest);
@@ -427,7 +395,7 @@ impl Queues {
             }
             queued.wake_first();
         }
-        Answered { keys: call.keys, frozen }
+        Answered { keys: counts, frozen }
     }
 
     /// Counts a call under way in a bucket that was not known to count it when it left.
@@ -446,21 +414,26 @@ impl Queues {
         now: Timestamp,
     ) -> Option<BucketKey> {
         let id = (Arc::clone(&call.identity.origin), Arc::clone(&call.identity.route));
-        let known = call.keys.iter().find(|key| matches!(key, BucketKey::Named(..))).cloned();
+        let is_known = |key: &&BucketKey| matches!(key, BucketKey::Named(..)) && !call.is_of_unknown_route();
+        let known = call.keys.iter().find(is_known).cloned();
         let Some(name) = signals.bucket.as_deref().map(Arc::<str>::from) else {
             if self.settings.discovers && signals.throttle.is_none() && self.routes.len() < ROUTES_MAX {
                 self.routes.entry(id.clone()).or_insert(None);
-                self.wake_route(&id);
+                self.wake_unknown(&call.identity);
             }
             return known;
         };
         if self.routes.len() < ROUTES_MAX || self.routes.contains_key(&id) {
             let before = self.routes.insert(id.clone(), Some(Arc::clone(&name)));
-            if before.flatten().is_none() {
+            let before = before.flatten();
+            if before.as_ref() != Some(&name) {
+                self.names.entry(Arc::clone(&id.0)).or_default().insert(Arc::clone(&name));
+            }
+            if before.is_none() {
                 self.count_route_in(&id, &name, now);
             }
         }
-        self.wake_route(&id);
+        self.wake_unknown(&call.identity);
         let named = call.identity.named(&name);
         if !call.keys.contains(&named) {
             self.count_in(&named, number, call, now);
@@ -468,10 +441,9 @@ impl Queues {
         Some(named)
     }
 
-    /// All calls that wait for the bucket of a route step again, and find it.
-    fn wake_route(&mut self, (origin, route): &RouteId) {
-        let unknown = BucketKey::Unknown(Arc::clone(origin), Arc::clone(route));
-        if let Some(queued) = self.buckets.get_mut(&unknown) {
+    /// All calls that wait for the bucket of a route step again: those of the route find it.
+    fn wake_unknown(&mut self, identity: &CallIdentity) {
+        if let Some(queued) = self.buckets.get_mut(&identity.unknown()) {
             queued.wake_all();
         }
     }

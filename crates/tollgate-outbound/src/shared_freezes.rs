@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tollgate::Timestamp;
 
 use crate::bucket::{Freeze, FreezeCause};
-use crate::queues::BucketKey;
+use crate::keys::BucketKey;
 use crate::random::Random;
 use crate::signal::ThrottleKind;
 
@@ -116,9 +116,12 @@ impl FreezeOutbox {
         }
     }
 
+    /// Takes the oldest freezes, at most so many.
     #[cfg(feature = "redis")]
-    pub(crate) fn take(&self) -> Vec<SharedFreeze> {
-        std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(crate) fn take(&self, most: usize) -> Vec<SharedFreeze> {
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let most = most.min(pending.len());
+        pending.drain(..most).collect()
     }
 }
 

@@ -7,24 +7,27 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use tollgate::engine::Prepared;
-use tollgate::store::Store;
-use tollgate::{CheckRequest, Decision, LimitStatus, Quota, Source, Ticks, Timestamp, Verdict};
+use tollgate::engine::{Prepared, PreparedCounter};
+use tollgate::store::{Enforcement, Store};
+use tollgate::{CheckRequest, Decision, LimitStatus, Quota, Ticks, Timestamp, Verdict};
 
 use crate::background;
 use crate::call::Call;
 use crate::costs::Costs;
-use crate::guard::{End, Guard, HeldUnits, OwnCounter, end};
-use crate::queue::{HeldBack, LimitShape, Rank};
-use crate::queues::{BucketKey, CallIdentity, Step, Wait};
+use crate::guard::{Guard, OwnCounter};
+use crate::keys::{BucketKey, CallIdentity};
+use crate::queue::{Front, HeldBack, LimitShape, Rank};
+use crate::queues::{Step, Wait};
 use crate::refusal::Refusal;
 use crate::report::admits_now;
+use crate::reserved::Reserved;
 use crate::settings::Settings;
+use crate::slots::{Charged, ChargedTo};
 use crate::state::Shared;
 
 /// How often a call that waits for a permit of a shared store asks again: no other process wakes it.
 const PERMIT_POLL: Ticks = Ticks::from_millis(100);
-/// How long before its slot of a shared leaky bucket a call leaves the queue, so that the next one reserves in time.
+/// How long before its slot a call reserves it in a leaky bucket of a shared store, so that the answer is there in time.
 const SLOT_AHEAD: Ticks = Ticks::from_millis(100);
 
 /// The arrival of a call. All its attempts share it, so that an attempt that the server refused goes first.
@@ -67,6 +70,23 @@ impl<S> Drop for Queued<'_, S> {
     }
 }
 
+/// The counters of the policy that a call is about.
+struct OwnCounters {
+    to: Arc<ChargedTo>,
+    /// The leaky buckets among them, and how many calls may ask for slots there at a time.
+    leaky: Vec<(BucketKey, Front)>,
+}
+
+impl OwnCounters {
+    fn costs(&self) -> &Arc<Costs> {
+        &self.to.costs
+    }
+
+    fn front_of(&self, key: &BucketKey) -> Front {
+        self.leaky.iter().find(|(leaky, _)| leaky == key).map_or(Front::ONE, |(_, front)| *front)
+    }
+}
+
 /// A call on its way through the waiting queues.
 pub(crate) struct Waiting<'o, 'c, S> {
     shared: &'o Arc<Shared<S>>,
@@ -92,18 +112,20 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
     pub(crate) async fn run(mut self) -> Result<Guard<S>, Refusal> {
         loop {
             let now = self.shared.engine.now();
-            let (counters, costs) = self.counters(now);
+            let own = self.counters(now);
             let step = {
                 let mut queues = self.shared.queues();
-                let mut keys = queues.server_keys(&self.identity);
-                keys.extend(counters);
-                queues.step(&keys, &self.identity.host, self.arrival.rank, &costs, now)
+                let mut keys = queues.server_keys(&self.identity, now);
+                keys.extend(own.to.counters.iter().cloned());
+                queues.step(&keys, &self.identity.host, self.arrival.rank, own.costs(), now)
             };
             match step {
                 Step::Refused(refusal) => return Err(refusal),
-                Step::Wait(wait) => self.wait(wait, &costs, now).await?,
+                Step::Wait(wait) => self.wait(wait, &own, now).await?,
                 Step::Go => {
-                    if let Some(guard) = self.attempt(&costs, now).await? {
+                    if self.is_in_front(&own, now)?
+                        && let Some(guard) = self.attempt(&own, now).await?
+                    {
                         return Ok(guard);
                     }
                 }
@@ -112,81 +134,130 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
     }
 
     /// The counters of the policy that the call is about, and what it costs there. Nothing is charged.
-    fn counters(&self, now: Timestamp) -> (Vec<BucketKey>, Arc<Costs>) {
+    fn counters(&self, now: Timestamp) -> OwnCounters {
         // A decision that needs no counter comes from `reserve`.
         let prepared = self.shared.engine.ledger().prepare(&self.request, now);
-        let counters = prepared.iter().flat_map(Prepared::counters);
-        let keys = counters.map(|counter| BucketKey::Limit(counter.limit.into(), counter.key_hash));
-        (keys.collect(), Arc::new(costs_of(self.call, prepared.as_ref())))
+        let costs = Arc::new(costs_of(self.call, prepared.as_ref()));
+        let (mut counters, mut leaky) = (Vec::new(), Vec::new());
+        for counter in prepared.iter().flat_map(Prepared::counters) {
+            let key = BucketKey::Limit(counter.limit.into(), counter.key_hash);
+            leaky.extend(self.front_of(&counter).map(|front| (key.clone(), front)));
+            counters.push(key);
+        }
+        OwnCounters { to: Arc::new(ChargedTo { counters, costs }), leaky }
+    }
+
+    /// How many calls may ask for slots of a counter at a time, if it is a leaky bucket. A cost that it never admits has
+    /// no slot.
+    fn front_of(&self, counter: &PreparedCounter<'_>) -> Option<Front> {
+        let is_enforced = counter.enforcement == Enforcement::Enforced;
+        match counter.quota {
+            Quota::LeakyBucket(bucket) if is_enforced && counter.cost <= bucket.capacity() => {
+                Some(Front::of_bucket(bucket.rate(), counter.cost, self.slot_ahead()))
+            }
+            _ => None,
+        }
+    }
+
+    /// How long before its slot a call reserves it.
+    fn slot_ahead(&self) -> Ticks {
+        if self.shared.engine.store().never_waits() { Ticks::ZERO } else { SLOT_AHEAD }
+    }
+
+    /// Whether the call is in the front of a queue, if a leaky bucket counts it: few calls ask for slots at a time, and
+    /// the others wait behind them.
+    fn is_in_front(&mut self, own: &OwnCounters, now: Timestamp) -> Result<bool, Refusal> {
+        match own.leaky.first() {
+            Some((key, _)) if self.queued.is_none() => self.enter(key, own, now),
+            _ => Ok(true),
+        }
     }
 
     /// Charges the call, and sends it if the buckets of the server admit it.
-    async fn attempt(&mut self, costs: &Arc<Costs>, now: Timestamp) -> Result<Option<Guard<S>>, Refusal> {
-        let shared = self.shared;
-        let lifetime = Ticks::ceil_from(shared.settings.call_max);
-        let reservations = shared.engine.reservations();
-        let (decision, reservation) = reservations.reserve(&self.request, lifetime, now).await;
-        let Some(reservation) = reservation else {
-            if decision.is_allowed() {
-                return Ok(self.send(&decision, costs, shared.engine.now())); // No limit counts it.
-            }
-            self.denied(&decision, costs, now).await?;
+    async fn attempt(&mut self, own: &OwnCounters, now: Timestamp) -> Result<Option<Guard<S>>, Refusal> {
+        if own.leaky.is_empty() {
+            return self.reserve(own, now).await;
+        }
+        if let Some(free) = Reserved::take_free(self.shared, &own.to, self.arrival.leaves_until()) {
+            return self.depart(free, own).await;
+        }
+        if !self.is_slot_near(own, now).await? {
             return Ok(None);
-        };
-        let mut reserved = Reserved { shared, units: Some(HeldUnits::new(shared, reservation)) };
-        if let Verdict::Wait(wait) = decision.verdict() {
-            let slot = Slot { counter: slowest_of(&decision), at: now + wait };
-            // Neither other processes nor other keys have reserved behind it.
-            let is_exact = slot.counter.as_ref().is_some_and(|status| status.source == Source::Exact);
-            if is_exact && shared.engine.store().never_waits() {
-                reserved.give_back().await;
-                self.wait_for_slot(&slot, HeldBack::Unpaid, costs, now).await?;
-                return Ok(None);
-            }
-            self.wait_in_slot(&slot).await?;
         }
-        let guard = self.send(&decision, costs, shared.engine.now());
-        Ok(guard.map(|guard| guard.holding(reserved.units.take())))
+        self.reserve(own, self.shared.engine.now()).await
     }
 
-    /// Waits for a slot of a leaky bucket in the queue of this process. Until then another call may take the slot.
-    async fn wait_for_slot(
+    /// Whether the slot of the call is so near that it reserves it. Waits otherwise. Nothing is charged.
+    async fn is_slot_near(&mut self, own: &OwnCounters, now: Timestamp) -> Result<bool, Refusal> {
+        let decision = self.shared.engine.reservations().forecast(&self.request, now).await;
+        match decision.verdict() {
+            Verdict::Allow => Ok(true),
+            Verdict::Wait(wait) => {
+                let (at, ahead) = (now + wait, self.slot_ahead());
+                let (key, quota) = key_of(slowest_of(&decision).as_ref());
+                if at > self.arrival.leaves_until() {
+                    return Err(self.too_late(&key, at, now));
+                }
+                if wait <= ahead {
+                    return Ok(true);
+                }
+                let earliest = self.hold_back(&key, own, LimitShape::new(HeldBack::SlotFar, at, quota), now);
+                let until = Some(at - ahead);
+                self.wait(Wait { latest: key.clone(), key, until, earliest }, own, now).await?;
+                Ok(false)
+            }
+            _ => {
+                self.denied(&decision, own, now).await?;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Reserves what the call costs, and sends it.
+    async fn reserve(&mut self, own: &OwnCounters, now: Timestamp) -> Result<Option<Guard<S>>, Refusal> {
+        let lifetime = Ticks::ceil_from(self.shared.settings.call_max);
+        let (shared, call, to) = (Arc::clone(self.shared), self.call.clone(), Arc::clone(&own.to));
+        // A caller that goes away meanwhile leaves to others what the store reserves.
+        let asked = background::to_its_end(async move {
+            let request = call.request()?;
+            let (decision, reservation) = shared.engine.reservations().reserve(&request, lifetime, now).await;
+            Ok::<_, Refusal>(match reservation {
+                Some(reservation) => Ok(Reserved::new(&shared, &to, Charged { decision, reservation }, now)),
+                None => Err(decision),
+            })
+        });
+        match asked.await? {
+            Ok(reserved) => self.depart(reserved, own).await,
+            // No limit counts it.
+            Err(decision) if decision.is_allowed() => {
+                Ok(self.send(&decision, own.costs(), self.shared.engine.now()))
+            }
+            Err(decision) => {
+                self.denied(&decision, own, now).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Waits for the slot that the call has reserved, and sends it. The next call reserves meanwhile.
+    async fn depart(
         &mut self,
-        slot: &Slot<'_>,
-        how: HeldBack,
-        costs: &Arc<Costs>,
-        now: Timestamp,
-    ) -> Result<(), Refusal> {
-        let (key, quota) = key_of(slot.counter.as_ref());
-        let earliest = self.hold_back(&key, costs, LimitShape::new(how, slot.at, quota), now);
-        let until = match how {
-            HeldBack::Unpaid => slot.at,
-            HeldBack::InSlot => slot.at - SLOT_AHEAD,
-        };
-        self.wait(Wait { latest: key.clone(), key, until: Some(until), earliest }, costs, now).await
-    }
-
-    /// Keeps its slot of a leaky bucket on a shared store, where it could not be given back: other processes have
-    /// reserved the slots behind it. It stays in the queue until its slot is near, so that few calls have slots.
-    async fn wait_in_slot(&mut self, slot: &Slot<'_>) -> Result<(), Refusal> {
-        // The counter has counted it already.
-        let costs = Arc::new(Costs::NONE);
-        self.queued = None;
-        loop {
-            let now = self.shared.engine.now();
-            if now + SLOT_AHEAD >= slot.at {
-                break;
+        reserved: Reserved<S>,
+        own: &OwnCounters,
+    ) -> Result<Option<Guard<S>>, Refusal> {
+        let (now, at) = (self.shared.engine.now(), reserved.leaves_at());
+        let Some(decision) = reserved.decision() else { return Ok(None) };
+        if at > now {
+            if at > self.arrival.leaves_until() {
+                let (key, _) = key_of(slowest_of(decision).as_ref());
+                return Err(self.too_late(&key, at, now));
             }
-            self.wait_for_slot(slot, HeldBack::InSlot, &costs, now).await?;
+            self.queued = None;
+            self.has_waited = true;
+            self.shared.engine.maintenance().clock().sleep_until(at).await;
         }
-        if slot.at > self.arrival.leaves_until() {
-            let (key, _) = key_of(slot.counter.as_ref());
-            return Err(self.too_late(&key, slot.at, self.shared.engine.now()));
-        }
-        self.queued = None;
-        self.has_waited = true;
-        self.shared.engine.maintenance().clock().sleep_until(slot.at).await;
-        Ok(())
+        let guard = self.send(decision, own.costs(), self.shared.engine.now());
+        Ok(guard.map(|guard| guard.holding(reserved.into_units())))
     }
 
     /// Sends the call, unless the server's buckets have filled up meanwhile.
@@ -214,7 +285,7 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
     async fn denied(
         &mut self,
         decision: &Decision,
-        costs: &Arc<Costs>,
+        own: &OwnCounters,
         now: Timestamp,
     ) -> Result<(), Refusal> {
         if let Some(refusal) = refusal_for_ever(decision) {
@@ -230,27 +301,24 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
         };
         // A permit may return at any moment.
         let due = if is_permit { now } else { due };
-        let earliest = self.hold_back(&key, costs, LimitShape::new(HeldBack::Unpaid, due, quota), now);
-        self.wait(Wait { latest: key.clone(), key, until: Some(until), earliest }, costs, now).await
+        let earliest = self.hold_back(&key, own, LimitShape::new(HeldBack::Denied, due, quota), now);
+        self.wait(Wait { latest: key.clone(), key, until: Some(until), earliest }, own, now).await
     }
 
-    fn hold_back(&self, key: &BucketKey, costs: &Costs, shape: LimitShape, now: Timestamp) -> Timestamp {
-        let call = (self.arrival.rank, costs);
+    fn hold_back(&self, key: &BucketKey, own: &OwnCounters, shape: LimitShape, now: Timestamp) -> Timestamp {
+        let call = (self.arrival.rank, &**own.costs());
         self.shared.queues().hold_back(key, &self.identity.host, call, shape, now)
     }
 
     /// Waits in the queue of a bucket until an instant, or until it is woken.
-    async fn wait(&mut self, wait: Wait, costs: &Arc<Costs>, now: Timestamp) -> Result<(), Refusal> {
+    async fn wait(&mut self, wait: Wait, own: &OwnCounters, now: Timestamp) -> Result<(), Refusal> {
         let Wait { key, until, earliest, latest } = wait;
         let deadline = self.arrival.leaves_until();
         if earliest > deadline || now >= deadline {
             return Err(self.too_late(&latest, earliest, now));
         }
         if self.queued.as_ref().is_none_or(|queued| queued.key != key) {
-            self.queued = None;
-            let shared = &**self.shared;
-            shared.queues().enter(&key, &self.identity.host, self.arrival.rank, Arc::clone(costs), now)?;
-            self.queued = Some(Queued { shared, key: key.clone(), rank: self.arrival.rank });
+            self.enter(&key, own, now)?;
         }
         self.has_waited = true;
         let until = until.map_or(deadline, |until| until.min(deadline));
@@ -266,6 +334,16 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
         Ok(())
     }
 
+    /// Enters a queue, and leaves the one before. Returns whether the call is in its front.
+    fn enter(&mut self, key: &BucketKey, own: &OwnCounters, now: Timestamp) -> Result<bool, Refusal> {
+        self.queued = None;
+        let (shared, rank, costs) = (&**self.shared, self.arrival.rank, Arc::clone(own.costs()));
+        let queue = (key, own.front_of(key));
+        let is_in_front = shared.queues().enter(queue, &self.identity.host, rank, costs, now)?;
+        self.queued = Some(Queued { shared, key: key.clone(), rank });
+        Ok(is_in_front)
+    }
+
     fn too_late(&self, key: &BucketKey, until: Timestamp, now: Timestamp) -> Refusal {
         let until = until.max(now);
         Refusal::TooLate {
@@ -276,40 +354,6 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
             until,
         }
     }
-}
-
-/// The units that a call has reserved before it leaves. Dropping it refunds the reservation. A store that does not answer keeps the
-/// units charged, which errs on the safe side.
-struct Reserved<'o, S: Store + Send + Sync + 'static> {
-    shared: &'o Arc<Shared<S>>,
-    units: Option<HeldUnits>,
-}
-
-impl<S: Store + Send + Sync + 'static> Reserved<'_, S> {
-    /// Gives it back at once, on a store of this process.
-    async fn give_back(&mut self) {
-        let Some(mut units) = self.units.take() else { return };
-        let engine = &self.shared.engine;
-        // From its queue a slot can be given back although other calls have reserved the slots behind it.
-        let queued = engine.reservations().enqueue(units.reservation(), engine.maintenance().clock());
-        end(Arc::clone(self.shared), units, End::NotSent).await;
-        drop(queued);
-    }
-}
-
-impl<S: Store + Send + Sync + 'static> Drop for Reserved<'_, S> {
-    fn drop(&mut self) {
-        if let Some(units) = self.units.take() {
-            background::run(end(Arc::clone(self.shared), units, End::NotSent));
-        }
-    }
-}
-
-/// A slot of a leaky bucket.
-struct Slot<'d> {
-    /// The counter that makes the call wait longest.
-    counter: Option<LimitStatus<'d>>,
-    at: Timestamp,
 }
 
 /// The limit that makes a call wait longest.

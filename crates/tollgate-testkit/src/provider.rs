@@ -248,7 +248,12 @@ impl Provider {
 
     fn state(&mut self, index: usize, route: &str, now: u64) -> &mut State {
         let rule = &self.rules[index];
-        let key = (index, if rule.by_route { route.to_owned() } else { String::new() });
+        let counted_as = match self.speech {
+            _ if !rule.by_route => String::new(),
+            Speech::Discord => discord_bucket(route),
+            _ => route.to_owned(),
+        };
+        let key = (index, counted_as);
         let state = self.states.entry(key).or_default();
         rule.counter.settle(state, now);
         state
@@ -397,9 +402,14 @@ fn ietf(counted: &[&(Rule, Left)]) -> [(&'static str, String); 2] {
     [("ratelimit-policy", list(&policy)), ("ratelimit", list(&state))]
 }
 
+/// Routes of one length share a bucket.
+fn discord_bucket(route: &str) -> String {
+    format!("bucket-of-{}", route.len())
+}
+
 fn discord(left: &Left, route: &str) -> [(&'static str, String); 4] {
     [
-        ("x-ratelimit-bucket", format!("bucket-of-{}", route.len())),
+        ("x-ratelimit-bucket", discord_bucket(route)),
         ("x-ratelimit-limit", left.limit.to_string()),
         ("x-ratelimit-remaining", left.remaining.to_string()),
         ("x-ratelimit-reset-after", decimal(left.full_in)),

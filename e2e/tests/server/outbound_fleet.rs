@@ -1,8 +1,8 @@
 //! Outbound proxies on one Redis: they share the limits of each provider, and a refusal that one of them gets stops all.
 
-use std::io::{BufReader, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tollgate_testkit::until;
 
@@ -15,6 +15,8 @@ use crate::shared::quick;
 
 const POLICY: &str =
     "limits: [{name: daily, by: [api_key], algorithm: fixed-window, align: first-hit, rate: 6/day}]";
+/// Calls a second of a leaky bucket.
+const PACE: u32 = 20;
 
 /// A server with an outbound proxy on a store.
 struct Proxy {
@@ -24,7 +26,11 @@ struct Proxy {
 
 impl Proxy {
     fn on(store: &str, folder: &Folder, upstream: &Upstream) -> Self {
-        let policy = folder.write("policy.yaml", POLICY).display().to_string();
+        Self::with(POLICY, store, folder, upstream)
+    }
+
+    fn with(policy: &str, store: &str, folder: &Folder, upstream: &Upstream) -> Self {
+        let policy = folder.write("policy.yaml", policy).display().to_string();
         let config = format!(
             "outbound: {{providers: {{api: {{url: 'http://{}/give', policy: {policy}}}}}}}",
             upstream.address
@@ -36,6 +42,16 @@ impl Proxy {
         let shown = server.banner.lines().find_map(|line| line.trim().strip_prefix("outbound http://"));
         let address = shown.unwrap_or_else(|| panic!("no outbound proxy in {}", server.banner)).to_owned();
         Self { _server: server, address }
+    }
+
+    /// A call whose client waits only so long for the answer.
+    fn call_and_give_up(&self, gives_up_after: Duration) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(gives_up_after)).unwrap();
+        let head =
+            format!("GET /api/200 HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer k\r\n\r\n", self.address);
+        stream.write_all(head.as_bytes()).unwrap();
+        let _ = stream.read(&mut [0; 1]);
     }
 
     /// A call that may not wait.
@@ -84,4 +100,37 @@ fn a_refusal_stops_every_proxy() {
     });
     assert_eq!(answer["type"], "urn:tollgate:problem:call-too-late", "{answer}");
     assert!(answer["retry_after_ms"].as_u64().unwrap() > 3_000_000, "{answer}");
+}
+
+/// Clients of two proxies that give up after half a second, and call again, get what a shared leaky bucket admits. Once
+/// they used up its slots without a call: 6 of 100 left.
+#[test]
+#[allow(clippy::disallowed_methods, reason = "the test measures a real rate")]
+fn clients_that_give_up_waste_no_slots() {
+    const MEASURED: Duration = Duration::from_secs(4);
+    let policy = format!(
+        "limits: [{{name: shape, by: [api_key], algorithm: leaky-bucket, rate: {PACE}/s, queue: 100, on_store_failure: deny}}]"
+    );
+    let (redis, folder, upstream) = (Redis::start(&[]), Folder::new("outbound-give-up"), Upstream::start());
+    let proxies = [(); 2].map(|()| Proxy::with(&policy, &redis.url(), &folder, &upstream));
+    for proxy in &proxies {
+        until("the proxy counts in the store", || (proxy.call(200, "first", "").status == 200).then_some(()));
+    }
+    upstream.seen();
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        for client in 0..40 {
+            let proxy = &proxies[client % 2];
+            scope.spawn(move || {
+                while begin.elapsed() < MEASURED {
+                    proxy.call_and_give_up(Duration::from_millis(500));
+                }
+            });
+        }
+    });
+    let sent = u128::try_from(upstream.seen().len()).unwrap();
+    let allowed = begin.elapsed().as_millis() * u128::from(PACE) / 1_000 + 1;
+    // Slots are a pace apart. A call leaves as much before its slot as the store took to answer.
+    assert!(sent <= allowed + allowed / 20 + 2, "{sent} of {allowed}");
+    assert!(sent >= allowed / 2, "{sent} of {allowed}");
 }

@@ -96,18 +96,46 @@ async fn buckets_are_discovered() {
         ("x-ratelimit-bucket", "abcd"),
         ("x-ratelimit-limit", "5"),
         ("x-ratelimit-remaining", "1"),
-        ("x-ratelimit-reset-after", "7.5"),
+        ("x-ratelimit-reset-after", "50"),
     ];
     client.answer(first, 200, &headers).await;
     run_tasks().await;
     let second = left(second).await;
     let third = client.start(to("GET /a"));
+    // It may be of the same bucket, but does not wait so long for that.
     let other = client.outbound.acquire(&to("GET /b")).await.unwrap();
     run_tasks().await;
     assert!(!third.is_finished(), "one was left, and it is taken");
     // The other route has a bucket of its own.
     client.answer(other, 200, &[("x-ratelimit-bucket", "efgh"), ("x-ratelimit-remaining", "4")]).await;
     drop(second);
+}
+
+/// A new route may be of a bucket that the server has named. It waits for the reset of that bucket, and is counted there
+/// until its response names another.
+#[tokio::test]
+async fn a_new_route_counts_in_the_buckets_that_are_known() {
+    let mut settings = settings();
+    settings.discovers_buckets = true;
+    let client = Client::new(OPEN, settings);
+    let to = |route: &str| Call::to(HOST).with("route", route).unwrap();
+    let answer = |bucket, remaining| {
+        let numbers = [("x-ratelimit-limit", "2"), ("x-ratelimit-remaining", remaining)];
+        [("x-ratelimit-bucket", bucket), numbers[0], numbers[1], ("x-ratelimit-reset-after", "5")]
+    };
+    let first = client.outbound.acquire(&to("GET /a")).await.unwrap();
+    client.answer(first, 200, &answer("abcd", "1")).await;
+    let new = client.outbound.acquire(&to("GET /b")).await.unwrap();
+    let known = client.start(to("GET /a"));
+    run_tasks().await;
+    assert!(!known.is_finished(), "the new route may have taken the last one");
+    client.answer(new, 200, &answer("efgh", "1")).await;
+    client.answer(left(known).await, 200, &answer("abcd", "0")).await;
+    let next = client.start(to("GET /c"));
+    run_tasks().await;
+    assert!(!next.is_finished(), "none is left in a bucket that may count it");
+    client.advance(5 * SECOND).await;
+    left(next).await.finish(None).await;
 }
 
 /// A counter that has more left than the server is lowered, so that other processes on the same store see it.

@@ -247,7 +247,8 @@ fn provider_of(preset: &str, skew: i64) -> (Provider, Plan, u64) {
         "discord" => {
             let rules =
                 vec![Rule::calls("global", any(50, 1)), Rule::calls("route", fixed(5, 5)).each_route()];
-            let routes = &["a", "bb", "ccc"];
+            // Two routes share each bucket.
+            let routes = &["a", "b", "cc", "dd", "eee", "fff"];
             (rules, Speech::Discord, Plan { routes, ..Plan::default() }, 3 * 5 * 120 / 5)
         }
         "github" => {
@@ -309,6 +310,24 @@ proptest! {
         prop_assert!(violations.is_empty(), "{name}: {} refused: {violations:?}", violations.len());
         let admitted = locked(&world.provider).admitted;
         prop_assert!(admitted * 100 >= allowed * 80, "{name}: {admitted} of {allowed} admitted");
+    }
+}
+
+/// Three new routes share one bucket of five calls. Twelve callers that begin together meet its limit, and not its
+/// refusal: a call of an unknown route counts in every bucket that may count it.
+#[test]
+fn new_routes_that_share_a_bucket_are_not_refused() {
+    for seed in 0..20 {
+        let preset = Preset::named("discord").unwrap();
+        let rules = vec![Rule::calls("route", fixed(5, 3)).each_route()];
+        let provider = Provider::new(rules, Speech::Discord, 0);
+        let (routes, lasts) = (&["a", "b", "c"], Duration::from_secs(30));
+        let plan = Plan { callers: 12, routes, lasts, ..Plan::default() };
+        let world = World::new(preset.policy_text(), preset.settings(), provider, plan, seed);
+        in_virtual_time(world.run(seed, Vec::new()));
+        assert!(world.violations().is_empty(), "{seed}: {:?}", world.violations());
+        let admitted = locked(&world.provider).admitted;
+        assert!(admitted >= 40, "{seed}: {admitted} of 50 admitted");
     }
 }
 

@@ -296,6 +296,18 @@ async fn a_leaky_bucket_spaces_calls() {
 
 const LEAKY: &str = "limits: [{name: shape, by: [host], algorithm: leaky-bucket, rate: 1/s, queue: 10}]";
 
+/// A cost that a leaky bucket never admits is refused at once.
+#[tokio::test]
+async fn a_cost_above_a_leaky_bucket_can_never_leave() {
+    let client = Client::new(LEAKY, settings());
+    for _ in 0..2 {
+        let refused = client.outbound.acquire(&call().cost(12).unwrap()).await.err().unwrap();
+        assert_eq!(refused, Refusal::Never { bucket: "shape".to_owned(), capacity: 11 });
+        client.outbound.acquire(&call()).await.unwrap().finish(None).await;
+        client.advance(SECOND).await;
+    }
+}
+
 /// Calls that wait for a leaky bucket leave by priority.
 #[tokio::test]
 async fn an_urgent_call_passes_others_that_wait_for_a_leaky_bucket() {

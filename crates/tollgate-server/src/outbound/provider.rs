@@ -60,10 +60,6 @@ impl Provider {
         settings.max_wait = plan.max_wait;
         let outbound = Outbound::new(engine, settings);
         let client = UpstreamClient::new(&plan.client, connections).map_err(failed)?;
-        if server.engine.store().fleet().is_some() {
-            let shared = outbound.share_freezes(|stores: &Stores| Some(stores.fleet()?.redis()));
-            shared.map_err(|error| failed(error.to_string()))?;
-        }
         let unit = plan.unit;
         let layer = OutboundLayer::builder(outbound.clone())
             .copy_body(RequestCopy)

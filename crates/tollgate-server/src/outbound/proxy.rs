@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body as _, Incoming};
 use tollgate_gateway::ClientRequestBody;
 use tollgate_gateway::listen::UpstreamBudget;
-use tollgate_outbound::{BucketReport, Call, Freeze, Priority, Report};
+use tollgate_outbound::{BucketReport, Call, Freeze, Outbound, Priority, Report};
 use tower_service::Service as _;
 
 use super::document::{MAX_WAIT_MAX, OutboundPlan};
@@ -21,6 +21,7 @@ use super::provider::{Provider, ProviderBody};
 use super::response_urls;
 use crate::service::Service as TollgateService;
 use crate::shutdown::{Stop, stopped};
+use crate::store::Stores;
 use crate::telemetry::{Meter, Sample, names};
 use crate::time_text;
 
@@ -53,7 +54,13 @@ impl OutboundProxy {
         server: &TollgateService,
     ) -> Result<Self, String> {
         let providers = plan.providers.into_iter().map(|plan| Provider::new(plan, connections, server));
-        Ok(Self { providers: providers.collect::<Result<_, _>>()? })
+        let providers = providers.collect::<Result<Vec<_>, _>>()?;
+        if server.engine.store().fleet().is_some() {
+            let handles = providers.iter().map(|provider| &provider.outbound);
+            let shared = Outbound::share_freezes(handles, |stores: &Stores| Some(stores.fleet()?.redis()));
+            shared.map_err(|error| format!("outbound: {error}"))?;
+        }
+        Ok(Self { providers })
     }
 
     /// Counts in the store of the server under the fleet's secret, also when the server learns that late.

@@ -20,8 +20,9 @@ use crate::decision::{Decision, Held, Permit, Status};
 use crate::fallback::{Asked, Fallback, FallbackContext, has_news, node_count};
 use crate::outcome::Source;
 use crate::policy::{Match, Matches};
+use crate::quota::Quota;
 use crate::request::CheckRequest;
-use crate::store::{Answers, Charge, ChargeAnswer, Charges, Store, StoreFailure};
+use crate::store::{Answers, Charge, ChargeAnswer, Charges, Enforcement, Store, StoreFailure};
 use crate::time::Timestamp;
 
 /// A request with the limits that it matches.
@@ -75,6 +76,10 @@ pub struct PreparedCounter<'p> {
     pub key_hash: u64,
     /// The units that the request costs there.
     pub cost: u64,
+    /// The quota that it counts by.
+    pub quota: &'p Quota,
+    /// Whether it may hold the request back.
+    pub enforcement: Enforcement,
 }
 
 struct PreparedParts {
@@ -103,10 +108,15 @@ impl Prepared {
     pub fn counters(&self) -> impl Iterator<Item = PreparedCounter<'_>> {
         let PreparedParts { active, matched, keys } = &*self.0;
         let each = matched.matches.iter().zip(keys);
-        each.map(|(matched, key)| PreparedCounter {
-            limit: active.policy.limits()[matched.limit as usize].name(),
-            key_hash: key.key.digest(),
-            cost: matched.cost,
+        each.map(|(matched, key)| {
+            let limit = &active.policy.limits()[matched.limit as usize];
+            PreparedCounter {
+                limit: limit.name(),
+                key_hash: key.key.digest(),
+                cost: matched.cost,
+                quota: &limit.quotas()[matched.quota.0 as usize],
+                enforcement: key.enforcement,
+            }
         })
     }
 

@@ -92,9 +92,10 @@ fn the_guide_is_true() {
             "yaml config" => "config",
             _ => continue,
         };
-        let file = outbound.folder.write("shown.yaml", block).display().to_string();
-        let checked = run(&[command, "check", &file], b"");
-        assert!(checked.status.success(), "{block}\n{}", stderr(&checked));
+        outbound.folder.write("shown.yaml", block);
+        let mut check = shell(&format!("tollgate {command} check shown.yaml"));
+        check.current_dir(&outbound.folder.0);
+        succeeded(check);
     }
     let mut last = Last::default();
     for (language, block) in &blocks {
@@ -395,7 +396,9 @@ fn a_wrong_config_stops_the_start() {
         stderr(&run(&[&["serve", "--http", "127.0.0.1:0", "--config", &config], more].concat(), b""))
     };
     let section = "outbound: {providers: {a: {url: 'http://127.0.0.1:9', policy: none.yaml}}}";
-    assert!(report(section, &["--outbound", "127.0.0.1:0"]).contains("outbound.providers.a: policy: "));
+    assert!(
+        report(section, &["--outbound", "127.0.0.1:0"]).contains("outbound.providers.a.policy: none.yaml")
+    );
     assert!(
         report("{}", &["--outbound", "127.0.0.1:0"]).contains("--outbound: the config has no `outbound`")
     );

@@ -52,7 +52,7 @@ fn where_it_listens() {
     let server = Server::start_with(&["serve", "--http", "127.0.0.1:0", "--resp", "off"], "");
     assert!(server.banner.contains("  RESP    off\n"), "{}", server.banner);
     for (address, status, expected) in [
-        ("0.0.0.0:0", 1, "add --insecure"),
+        ("0.0.0.0:0", 2, "add --insecure"),
         ("6380", 2, "accepted: 127.0.0.1:6380, [::1]:6380 or localhost:6380, or off"),
     ] {
         let output = run(&["serve", "--http", "127.0.0.1:0", "--resp", address], b"");

@@ -195,10 +195,10 @@ fn refused_starts() {
     scratch.replace("empty.pem", "");
     let path = |name: &str| scratch.text(name);
     for (certificate, key, status, expected) in [
-        ("cert.pem", "other-key.pem", 1, "are not a pair"),
-        ("none.pem", "key.pem", 1, "none.pem"),
-        ("empty.pem", "key.pem", 1, "accepted: certificates in PEM"),
-        ("cert.pem", "cert.pem", 1, "accepted: a private key in PEM"),
+        ("cert.pem", "other-key.pem", 2, "are not a pair"),
+        ("none.pem", "key.pem", 2, "none.pem"),
+        ("empty.pem", "key.pem", 2, "accepted: certificates in PEM"),
+        ("cert.pem", "cert.pem", 2, "accepted: a private key in PEM"),
     ] {
         let output = run(
             &["serve", "--http", "127.0.0.1:0", "--tls-cert", &path(certificate), "--tls-key", &path(key)],
@@ -214,6 +214,6 @@ fn refused_starts() {
         &["serve", "--http", "0.0.0.0:0", "--tls-cert", &path("cert.pem"), "--tls-key", &path("key.pem")],
         b"",
     );
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("--tls-client-ca"), "{}", stderr(&output));
 }

@@ -151,8 +151,9 @@ impl Secret {
     /// The key of a single text. This is the common case, so a short text takes a fast path.
     #[inline(always)]
     pub(crate) fn text_key(&self, family: &Prefix, text: &[u8]) -> Fingerprint {
-        if let (true, Some(head), Some(tail)) =
-            (text.len() <= PAIR_BYTES, text.first_chunk::<8>(), text.last_chunk::<8>())
+        if text.len() <= PAIR_BYTES
+            && let Some(head) = text.first_chunk::<8>()
+            && let Some(tail) = text.last_chunk::<8>()
         {
             let length = text.len() as u64;
             let first = (u64::from_le_bytes(*head) << 16) | length;

@@ -99,7 +99,7 @@ pub mod source {
         let Ok(mut expression) = super::Expression::new(expression) else { return Vec::new() };
         let is_special = |name: &&str| Kind::of(name) != Kind::Text;
         let names = expression.attributes().filter(is_special).map(str::to_owned).collect();
-        let doubts = expression.settle(&super::Vocabulary::default());
+        let doubts = expression.settle(&super::Vocabulary::default(), super::expression::Wanted::Truth);
         let is_wrong = doubts.iter().any(|(severity, _)| *severity == super::Severity::Error);
         if is_wrong { names } else { Vec::new() }
     }

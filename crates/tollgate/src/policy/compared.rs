@@ -142,11 +142,7 @@ impl Limit {
         let tiers = self.quotas.tier_by.iter().map(|name| vocabulary.kind(name)).collect::<Vec<_>>();
         self.quotas.settle(by, &tiers);
         match &mut self.cost {
-            Cost::Computed(expression) => {
-                let mut found = expression.settle(vocabulary);
-                found.extend(expression.mistyped(vocabulary, Wanted::WholeNumber));
-                found
-            }
+            Cost::Computed(expression) => expression.settle(vocabulary, Wanted::WholeNumber),
             Cost::Asked | Cost::Units(_) | Cost::Attribute(_) => Vec::new(),
         }
     }

@@ -204,11 +204,7 @@ impl Condition {
     pub(crate) fn settle(&mut self, vocabulary: &Vocabulary) -> Vec<(Severity, Problem)> {
         match self {
             Condition::OneOf { .. } => Vec::new(),
-            Condition::Holds(expression) => {
-                let mut found = expression.settle(vocabulary);
-                found.extend(expression.mistyped(vocabulary, Wanted::Truth));
-                found
-            }
+            Condition::Holds(expression) => expression.settle(vocabulary, Wanted::Truth),
         }
     }
 

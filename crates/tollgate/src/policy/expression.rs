@@ -88,14 +88,13 @@ impl Expression {
         Ok(Self { source: source.trim().to_owned(), attributes, needed, patterns, tree })
     }
 
-    /// Resolves how it reads its attributes. Returns the problems with the texts that it compares them with.
-    pub(crate) fn settle(&mut self, vocabulary: &Vocabulary) -> Vec<(Severity, Problem)> {
-        reading::settle(&mut self.tree, vocabulary)
-    }
-
-    /// Why no request gives it a value that its field can use; none if some request may.
-    pub(crate) fn mistyped(&self, vocabulary: &Vocabulary, wanted: Wanted) -> Option<(Severity, Problem)> {
-        types::problem(&self.tree, vocabulary, wanted).map(|problem| (Severity::Error, problem))
+    /// Resolves how it reads its attributes. Returns the problems with the texts that it compares them with, and why no
+    /// request gives it a value that its field can use.
+    pub(crate) fn settle(&mut self, vocabulary: &Vocabulary, wanted: Wanted) -> Vec<(Severity, Problem)> {
+        let mut found = reading::settle(&mut self.tree, vocabulary);
+        found
+            .extend(types::problem(&self.tree, vocabulary, wanted).map(|problem| (Severity::Error, problem)));
+        found
     }
 
     /// Replaces the credentials that it names by their digests, also in its text.

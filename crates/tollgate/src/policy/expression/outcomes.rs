@@ -208,7 +208,7 @@ mod tests {
 
     fn holds(source: &str, attributes: &[(&str, &str)]) -> bool {
         let mut expression = Expression::new(source).unwrap();
-        expression.settle(&Vocabulary::default());
+        expression.settle(&Vocabulary::default(), crate::policy::expression::Wanted::Truth);
         let mut request = CheckRequest::new();
         for (name, value) in attributes {
             request.push(name, *value).unwrap();

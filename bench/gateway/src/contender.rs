@@ -101,7 +101,7 @@ impl Contender {
 
     fn tollgate(&self, program: &Path, policy: &str, upstream: SocketAddr) -> Result<Process, Failure> {
         let policy = self.file("policy.yaml", policy)?;
-        // The load is a client as any other, not a proxy of ours that is told more and believed more.
+        // The load is a client as any other, not a proxy of ours whose headers are believed.
         let config =
             self.file("config.yaml", "trusted_proxies: [192.0.2.1]\nconnections_per_address: 100000\n")?;
         let (upstream, target) = (format!("http://{upstream}"), self.target.to_string());

@@ -32,8 +32,8 @@ const REQUESTS: usize = 1 << 14;
 /// at once the allocator tidies up whenever it likes, which is no layer's doing and takes hundreds of instructions a request.
 const BATCH: usize = 1;
 
-/// The measured cases: each case of Tollgate's, and the peer's that it stands beside. The peer tells a quota in two headers, what it is and
-/// what is left; Tollgate does so in two as well where it is asked for the IETF's alone, and in seven unless it is told otherwise.
+/// The measured cases: each case of Tollgate's, and the peer's that it stands beside. The peer sends a quota in two headers, what it is and
+/// what is left. Tollgate sends two as well where only the IETF's are chosen, and seven by default.
 const CASES: [(&str, &str, &str); 6] = [
     ("admitted", "tollgate", "governor"),
     ("admitted, quota in two headers", "tollgate-headers", "governor-headers"),
@@ -63,7 +63,9 @@ fn main() -> Result<(), Failure> {
     }
     let bare = counts["bare"];
     println!("A bare service takes {bare} instructions a request; each layer adds:\n");
-    println!("| one request by its address | tollgate-tower | tower_governor | ratio |\n|---|---:|---:|---:|");
+    println!(
+        "| one request by its address | tollgate-tower | tower_governor | ratio |\n|---|---:|---:|---:|"
+    );
     for (case, own, other) in CASES {
         let [own, other] = [own, other].map(|name| counts[name].saturating_sub(bare).max(1));
         let ratio = other as f64 / own as f64;
@@ -78,7 +80,7 @@ async fn nothing(_: Request<Body>) -> Result<Response<Body>, Infallible> {
 
 /// The part that runs under callgrind.
 fn run(name: &str, requests: usize) -> Result<(), Failure> {
-    let (is_denied, tells) = (name.contains("denied"), name.contains("headers"));
+    let (is_denied, with_quota) = (name.contains("denied"), name.contains("headers"));
     let expected = if is_denied { 429 } else { 200 };
     if name == "bare" {
         return counted(service_fn(nothing), requests, expected);
@@ -87,7 +89,7 @@ fn run(name: &str, requests: usize) -> Result<(), Failure> {
         let rate = if is_denied { "1/day" } else { "1000000/s" };
         let file = format!("limits: [{{name: per-ip, by: [ip], rate: {rate}}}]");
         let policy = Policy::compile("bench", file.as_bytes())?;
-        let anonymous = if tells { Exposure::Full } else { Exposure::RetryAfter };
+        let anonymous = if with_quota { Exposure::Full } else { Exposure::RetryAfter };
         let dialects =
             if name.contains("seven") { Dialects::default() } else { Dialects::new([Dialect::Ietf11])? };
         let layer = RateLimitLayer::new(Engine::builder().policy(policy).build()).headers(HeaderPolicy {
@@ -104,7 +106,7 @@ fn run(name: &str, requests: usize) -> Result<(), Failure> {
         config.per_nanosecond(1_000).burst_size(1_000_000);
     }
     let mut config = config.key_extractor(PeerIpKeyExtractor);
-    if tells {
+    if with_quota {
         let config = config.use_headers().finish().ok_or("no configuration")?;
         return counted(GovernorLayer::new(config).layer(service_fn(nothing)), requests, expected);
     }
@@ -176,12 +178,12 @@ fn callgrind(name: &str, requests: usize) -> Result<u64, Failure> {
         .stderr(Stdio::piped())
         .output()
         .map_err(|error| format!("valgrind: {error}; install it, on Debian with apt-get install valgrind"))?;
-    let told = std::fs::read_to_string(&output);
+    let counted = std::fs::read_to_string(&output);
     let _ = std::fs::remove_file(&output);
     if !done.status.success() {
         return Err(String::from_utf8_lossy(&done.stderr).into_owned().into());
     }
-    let told = told?;
-    let line = told.lines().find_map(|line| line.strip_prefix("summary: ").or(line.strip_prefix("totals: ")));
-    Ok(line.ok_or("callgrind told no total")?.trim().parse()?)
+    let counted = counted?;
+    let line = counted.lines().find_map(|line| line.strip_prefix("summary: ").or(line.strip_prefix("totals: ")));
+    Ok(line.ok_or("callgrind printed no total")?.trim().parse()?)
 }

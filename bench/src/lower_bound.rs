@@ -206,7 +206,7 @@ mod tests {
         assert!(homes.len() > 780_000, "a random hash fills about 795,000 homes, this one {}", homes.len());
     }
 
-    /// Short, long and odd lengths are all told apart from their neighbours.
+    /// Short, long and odd lengths all differ from those of their neighbours.
     #[test]
     fn lengths_matter() {
         let text = "abcdefghijklmnopqrstuvwxyz0123456789";

@@ -184,6 +184,7 @@ fn callgrind(name: &str, requests: usize) -> Result<u64, Failure> {
         return Err(String::from_utf8_lossy(&done.stderr).into_owned().into());
     }
     let counted = counted?;
-    let line = counted.lines().find_map(|line| line.strip_prefix("summary: ").or(line.strip_prefix("totals: ")));
+    let line =
+        counted.lines().find_map(|line| line.strip_prefix("summary: ").or(line.strip_prefix("totals: ")));
     Ok(line.ok_or("callgrind printed no total")?.trim().parse()?)
 }

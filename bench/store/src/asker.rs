@@ -114,7 +114,7 @@ impl Asker {
         }
     }
 
-    /// Asks about a key; tells whether the store itself decided.
+    /// Asks about a key. Returns whether the store itself decided.
     pub(crate) async fn ask(&self, key: u64) -> Result<bool, Failure> {
         match self {
             Asker::Ping(connection) => {

@@ -88,7 +88,7 @@ fn main() -> Result<(), Failure> {
             if only.as_deref().is_some_and(|only| only != consistency) {
                 continue;
             }
-            eprintln!("{consistency}, {}", told(offered));
+            eprintln!("{consistency}, {}", offered_text(offered));
             let seen = runtime.block_on(run(consistency, offered, time, &names, &tenants, &zipf))?;
             rows.push(seen);
         }
@@ -97,7 +97,7 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-fn told(offered: Option<u64>) -> String {
+fn offered_text(offered: Option<u64>) -> String {
     offered.map_or_else(|| "as fast as it goes".to_owned(), |rate| format!("{rate} a second"))
 }
 
@@ -166,10 +166,10 @@ async fn run(
                     let key = table[place % table.len()] as usize;
                     place += 1;
                     let mut request = CheckRequest::new();
-                    let told = request
+                    let sent = request
                         .push("api_key", names[key].as_str())
                         .and_then(|()| request.push("tenant", tenants[key % TENANTS].as_str()));
-                    if told.is_err() {
+                    if sent.is_err() {
                         return latencies;
                     }
                     let asked = (place % SAMPLED == 0).then(Instant::now);
@@ -263,7 +263,7 @@ fn print(rows: &[Seen]) {
         println!(
             "| {} | {} | {:.0} | {:.0} | {:.0} | {:.0} | {} | {} | {} | {} | {p50:.1} | {p99:.1} | {p999:.1} |",
             row.name,
-            told(row.offered),
+            offered_text(row.offered),
             row.decided,
             row.admitted,
             row.calls,
@@ -279,7 +279,13 @@ fn print(rows: &[Seen]) {
     for row in rows {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the width of a bar")]
         let width = (row.asked / most * 60.0).ceil() as usize;
-        println!("{:>18} {:<6} {:<60} {:.0}", told(row.offered), row.name, "█".repeat(width), row.asked);
+        println!(
+            "{:>18} {:<6} {:<60} {:.0}",
+            offered_text(row.offered),
+            row.name,
+            "█".repeat(width),
+            row.asked
+        );
     }
     println!("```");
 }

@@ -104,7 +104,7 @@ impl<S: Store> Handler<'_, S> {
         }
         let watch = Stopwatch::start();
         let mut decision = service.check_within(&question, WAIT_MAX, now, Protocol::Authz).await;
-        let hold = service.hold(&mut decision, now);
+        let hold = service.holds.keep_permit(&mut decision, now);
         if let Some(compat) = service.overtaken(&decision) {
             return Err(elsewhere(&compat));
         }

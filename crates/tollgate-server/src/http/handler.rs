@@ -27,7 +27,7 @@ use crate::readiness::{Audience, ReadinessReport};
 use crate::request_body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
 use crate::request_json::{self, JsonRequest};
 use crate::rls::{self, Unanswerable};
-use crate::service::Service;
+use crate::service::{Service, compat};
 use crate::telemetry::Stopwatch;
 
 /// Prefixes of the headers in which a proxy describes the request that it asks about.
@@ -357,7 +357,9 @@ impl<S: Store> Handler<'_, S> {
         text: &mut Vec<u8>,
     ) -> Option<Arc<ActiveConfig>> {
         let overtaken = self.service.overtaken(decision);
-        let (hold, report) = (self.service.hold(decision, now), self.service.await_report(decision, now));
+        let holds = &self.service.holds;
+        let hold = holds.keep_permit(decision, now);
+        let report = holds.await_report(&self.service.engine, decision, now);
         let decided = Decided::new(decision, hold, &self.service.headers, request, self.service.on_wall(now));
         decided.awaiting(report).write(text);
         overtaken
@@ -387,7 +389,7 @@ impl<S: Store> Handler<'_, S> {
         rls_request: &rls::RlsRequest,
         now: Timestamp,
     ) -> serde_json::Value {
-        let answer = self.service.answer_compat(compat, rls_request, Protocol::Http, now).await;
+        let answer = compat::answer(self.service, compat, rls_request, Protocol::Http, now).await;
         // Text and numbers always have a form in JSON.
         serde_json::to_value(Checked::new(rls_request, answer)).unwrap_or_default()
     }

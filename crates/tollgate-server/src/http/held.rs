@@ -35,7 +35,7 @@ impl<S: Store> Handler<'_, S> {
         if let Some(reservation) = reservation {
             // Its lifetime starts when its queue slot comes, so it is remembered while it waits, too.
             let expires_at = reservation.expires_at();
-            match self.service.reservations.put(reservation, expires_at, now) {
+            match self.service.holds.reservations.put(reservation, expires_at, now) {
                 Ok(id) => {
                     hold = Hold::Reservation { id: id.to_string(), lifetime: expires_at.since(now) };
                 }
@@ -54,7 +54,7 @@ impl<S: Store> Handler<'_, S> {
 
     pub(super) async fn commit(&self, id: Id, cost: u64) -> Result<HttpAnswer, Problem> {
         let now = self.service.now();
-        let mut reservation = self.service.reservations.checkout(id, now).map_err(unsettleable)?;
+        let mut reservation = self.service.holds.reservations.checkout(id, now).map_err(unsettleable)?;
         let settled = self.service.engine.reservations().commit(&mut reservation, cost, now).await?;
         reservation.done();
         Ok(HttpAnswer::Settled(settled))
@@ -64,7 +64,7 @@ impl<S: Store> Handler<'_, S> {
     /// fail.
     pub(super) async fn report(&self, id: Id, ended: Ended) -> Result<HttpAnswer, Problem> {
         let now = self.service.now();
-        let mut awaiting = self.service.reports.checkout(id, now).map_err(unreportable)?;
+        let mut awaiting = self.service.holds.reports.checkout(id, now).map_err(unreportable)?;
         let settled = self.service.engine.reservations().report(&mut awaiting, ended, now).await?;
         awaiting.done();
         Ok(HttpAnswer::Settled(settled))
@@ -72,7 +72,7 @@ impl<S: Store> Handler<'_, S> {
 
     pub(super) async fn cancel(&self, id: Id) -> Result<HttpAnswer, Problem> {
         let now = self.service.now();
-        let mut reservation = self.service.reservations.checkout(id, now).map_err(unsettleable)?;
+        let mut reservation = self.service.holds.reservations.checkout(id, now).map_err(unsettleable)?;
         self.service.engine.reservations().cancel(&mut reservation, now).await?;
         reservation.done();
         Ok(HttpAnswer::Done)
@@ -82,7 +82,7 @@ impl<S: Store> Handler<'_, S> {
     /// caller is releasing it at the moment, it is coming back.
     pub(super) async fn release(&self, id: Id) -> Result<HttpAnswer, Problem> {
         let now = self.service.now();
-        if let Ok(permit) = self.service.permits.checkout(id, now) {
+        if let Ok(permit) = self.service.holds.permits.checkout(id, now) {
             let released = self.service.engine.reservations().release(&permit, now).await;
             released.map_err(|failure| Problem::new(Kind::StoreUnavailable, failure.to_string()))?;
             permit.done();

@@ -17,7 +17,7 @@ use super::handler::{CompatAnswer, CompatBody, Handler, HttpAnswer};
 use crate::json_error;
 use crate::problem::{Kind, Problem};
 use crate::reload::Reloader;
-use crate::service::compat::CompatOutcome;
+use crate::service::compat::{CompatOutcome, decide_limitador};
 use crate::time_text::rfc3339;
 use tollgate_tower::attributes::path::escaped;
 
@@ -46,7 +46,7 @@ impl<S: Store> Handler<'_, S> {
         let entries: Vec<(String, String)> = body.values.into_iter().collect();
         let asked =
             Asked { namespace: &body.namespace, descriptors: vec![&entries], delta: body.delta, action };
-        let ruled = self.service.decide_limitador(&compat, &asked, self.service.now()).await;
+        let ruled = decide_limitador(self.service, &compat, &asked, self.service.now()).await;
         let (is_limited, loads) = match ruled.ok_or_else(|| absent(Some(&compat)))? {
             CompatOutcome::Blocked => (true, Vec::new()),
             CompatOutcome::Decided { is_refused, limits } => (is_refused, limits.loads),

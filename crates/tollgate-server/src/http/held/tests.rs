@@ -23,8 +23,8 @@ fn service(time: &ManualClock, room: usize) -> Service<MemoryStore> {
     let policy = Policy::compile("test", POLICY).unwrap();
     let mut service =
         Service::new(Engine::builder().policy(policy).clock(time.clock()).build(), time.clock());
-    service.permits = Holds::new(room);
-    service.reservations = Holds::new(room);
+    service.holds.permits = Holds::new(room);
+    service.holds.reservations = Holds::new(room);
     service
 }
 

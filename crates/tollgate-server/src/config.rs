@@ -20,7 +20,7 @@ use crate::reload::ServedRequests;
 use crate::store::{StoreChoice, StoreDocument, StoreSettings};
 use tollgate::policy::source::{Entry, Fields, Node, Report, Tree};
 use tollgate::policy::{FILE_BYTES_MAX, Findings, Problem};
-use tollgate::{Clock, HeaderPolicy, Timestamp};
+use tollgate::{HeaderPolicy, Timestamp};
 use tollgate_gateway::{HeaderNames, RequestSettings, RouteDocument, RoutePlan};
 use tollgate_overload::Plan;
 use tollgate_tower::attributes::address::{IPV6_PREFIX, IPV6_PREFIX_DEFAULT, Network, TRUSTED_MAX, Trusted};
@@ -220,15 +220,16 @@ pub(crate) struct OpenedConfig {
     pub(crate) callers: Option<Arc<CallersFile>>,
 }
 
-impl Config {
-    /// Whether the settings say which attributes HTTP requests can have.
-    pub(crate) fn supply(&self) -> Supply {
-        let is_known = self.has_credentials
-            || self.callers.is_some()
-            || self.reader.callers.is_some()
-            || !self.reader.mapped.is_empty()
-            || !self.routes.is_empty();
-        if is_known { Supply::Known } else { Supply::Unknown }
+/// What keeps a config from being opened: problems of the file, each of which begins with its field, and of the flags.
+#[derive(Default)]
+struct OpeningProblems {
+    filed: Vec<String>,
+    flagged: Vec<String>,
+}
+
+impl OpeningProblems {
+    const fn is_empty(&self) -> bool {
+        self.filed.is_empty() && self.flagged.is_empty()
     }
 }
 
@@ -239,61 +240,73 @@ impl Config {
     /// # Errors
     /// Every problem at once: a server with this config would not start.
     pub(crate) fn open(&mut self, flags: &ConfigFlags, now: Timestamp) -> Result<OpenedConfig, ConfigError> {
-        let (mut filed, mut flagged) = (Vec::new(), Vec::new());
+        let mut problems = OpeningProblems::default();
         let store = StoreChoice::of(&flags.store, &self.store).map_err(|problem| {
             let is_filed = flags.store.url.is_none();
-            if is_filed { filed.push(problem) } else { flagged.push(problem) }
+            if is_filed { problems.filed.push(problem) } else { problems.flagged.push(problem) }
         });
-        let callers = match (&flags.callers, &self.callers) {
-            (Some(path), _) => Some((path, "")),
-            (None, path) => path.as_ref().map(|path| (path, "callers: ")),
-        };
-        let callers = callers.and_then(|(path, field)| {
-            let problems = CallersFile::open(path, &self.reader, now);
-            let found = if field.is_empty() { &mut flagged } else { &mut filed };
-            problems
-                .map_err(|problems| found.extend(problems.lines().map(|line| format!("{field}{line}"))))
-                .ok()
-        });
-        filed.extend(tollgate_gateway::file_problems(&self.routes));
-        filed.extend(self.outbound.iter().flat_map(OutboundPlan::file_problems));
+        let callers = self.open_callers(flags.callers.as_deref(), now, &mut problems);
+        problems.filed.extend(tollgate_gateway::file_problems(&self.routes));
+        problems.filed.extend(self.outbound.iter().flat_map(OutboundPlan::file_problems));
         match store {
-            Ok(store) if filed.is_empty() && flagged.is_empty() => {
-                self.reader.callers = callers.as_ref().map(|callers| callers.active());
-                self.taking.reader.callers = self.reader.callers.clone();
-                Ok(OpenedConfig { store, callers })
-            }
-            _ => Err(ConfigError::Wrong(self.findings(&filed), flagged)),
+            Ok(store) if problems.is_empty() => Ok(OpenedConfig { store, callers }),
+            _ => Err(self.wrong(problems)),
         }
     }
 
-    /// Findings about problems, each of which begins with its field.
-    fn findings(&self, problems: &[String]) -> Findings {
-        let Some(ConfigSource { name, table }) = &self.source else { return Findings::default() };
-        let mut report = Report::new(name);
-        for problem in problems {
-            document::report_problem(table, &WrongParts::default(), problem, &mut report);
-        }
-        report.into_findings()
-    }
-
-    /// The requests that a policy is for.
-    pub(crate) fn served(&self) -> ServedRequests {
-        let ends = if self.routes.is_empty() { Ends::Unknown } else { Ends::Seen };
-        ServedRequests { reader: self.reader.clone(), supply: self.supply(), ends }
-    }
-
-    /// The requests that a policy is for, with the attributes of the callers file.
+    /// Opens only what requests are read with, for a command that neither serves nor counts. The store and the
+    /// certificates of the server need not exist on its machine.
     ///
     /// # Errors
     /// When the callers file cannot be used.
-    pub(crate) fn served_with_callers(&self) -> Result<ServedRequests, String> {
-        let mut served = self.served();
-        if let Some(path) = &self.callers {
-            let opened = CallersFile::open(path, &served.reader, Clock::precise().now())?;
-            served.reader.callers = Some(opened.active());
+    pub(crate) fn open_reader(&mut self, now: Timestamp) -> Result<(), ConfigError> {
+        let mut problems = OpeningProblems::default();
+        self.open_callers(None, now, &mut problems);
+        if problems.is_empty() { Ok(()) } else { Err(self.wrong(problems)) }
+    }
+
+    /// Opens the callers file of the command line, or that of the config, and makes it known to the readers.
+    fn open_callers(
+        &mut self,
+        flag: Option<&Path>,
+        now: Timestamp,
+        problems: &mut OpeningProblems,
+    ) -> Option<Arc<CallersFile>> {
+        let (path, field, found) = match flag {
+            Some(path) => (path, "", &mut problems.flagged),
+            None => (self.callers.as_deref()?, "callers: ", &mut problems.filed),
+        };
+        let opened = CallersFile::open(path, &self.reader, now);
+        let callers = opened
+            .map_err(|problems| found.extend(problems.lines().map(|line| format!("{field}{line}"))))
+            .ok()?;
+        self.reader.callers = Some(callers.active());
+        self.taking.reader.callers = self.reader.callers.clone();
+        Some(callers)
+    }
+
+    fn wrong(&self, problems: OpeningProblems) -> ConfigError {
+        let Some(ConfigSource { name, table }) = &self.source else {
+            return ConfigError::Wrong(Findings::default(), problems.flagged);
+        };
+        let mut report = Report::new(name);
+        for problem in &problems.filed {
+            document::report_problem(table, &WrongParts::default(), problem, &mut report);
         }
-        Ok(served)
+        ConfigError::Wrong(report.into_findings(), problems.flagged)
+    }
+
+    /// The requests that a policy is for, once the config is opened.
+    pub(crate) fn served(&self) -> ServedRequests {
+        let names_attributes = self.has_credentials
+            || self.reader.callers.is_some()
+            || !self.reader.mapped.is_empty()
+            || !self.routes.is_empty();
+        ServedRequests {
+            reader: self.reader.clone(),
+            supply: if names_attributes { Supply::Known } else { Supply::Unknown },
+            ends: if self.routes.is_empty() { Ends::Unknown } else { Ends::Seen },
+        }
     }
 }
 
@@ -502,6 +515,7 @@ fn trusted(networks: Option<Vec<String>>, problems: &mut Vec<String>) -> Trusted
 
 #[cfg(test)]
 mod tests {
+    use tollgate::Clock;
     use tollgate::policy::Finding;
     use tollgate_tower::attributes::source::Source;
 

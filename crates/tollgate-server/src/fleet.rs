@@ -4,16 +4,18 @@
 mod signature;
 mod roster;
 mod peer;
+mod fan_out;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::sync::Mutex as AsyncMutex;
+use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::task::JoinSet;
 use tollgate::Timestamp;
 use tollgate_redis::{FleetNews, ReplyClass};
 
+pub(crate) use fan_out::{ASKED_MAX, AskedNode, NodeAnswer, ask_each};
 pub(crate) use peer::{AnswerLimits, NODE_HEADER, PeerClient, PeerRequest, PeerStream, PeerTrust};
 pub(crate) use roster::{NodeAbout, NodeState, NodeView, Roster};
 pub(crate) use signature::{
@@ -24,6 +26,7 @@ use crate::operator_state::{OperatorStateFile, SharedState};
 use crate::reload::Reloader;
 use crate::service::Service;
 use crate::store::Fleet;
+use fan_out::FAN_OUTS_MAX;
 use roster::SeenNodes;
 
 /// How often a node asks the store what is new. A change reaches every node within this time and that of two calls.
@@ -63,6 +66,8 @@ pub(crate) struct FleetMember {
     shared: Option<Arc<SharedState>>,
     file: Option<Arc<OperatorStateFile>>,
     peers: PeerClient,
+    /// For views of which other nodes have a part.
+    fan_outs: Semaphore,
     /// The questions of other nodes that were answered.
     pub(crate) questions: SeenNonces,
     /// Held during an exchange, so that each builds on the one before.
@@ -90,6 +95,7 @@ impl FleetMember {
             shared,
             file,
             peers,
+            fan_outs: Semaphore::new(FAN_OUTS_MAX),
             questions: SeenNonces::default(),
             exchanging: AsyncMutex::default(),
             seen: Mutex::default(),

@@ -28,7 +28,11 @@ pub(crate) fn build(
     service: &Arc<Service>,
     budget: &UpstreamBudget,
 ) -> Result<Arc<Gateway>, String> {
-    let settings = Settings { taking, headers: service.headers.clone(), shedder: service.overload.clone() };
+    let settings = Settings {
+        taking,
+        headers: service.headers.clone(),
+        shedder: service.overload.as_ref().map(|overload| Arc::clone(&overload.shedder)),
+    };
     let gateway = Gateway::new(routes, settings, Arc::new(ServiceDecider(Arc::clone(service))), budget)?;
     let metrics = gateway.metrics();
     let shown = metrics.clone();

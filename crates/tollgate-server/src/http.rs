@@ -1,12 +1,13 @@
 //! The HTTP protocol. The path of a request: `connection` (its timeouts) → `route` (what it asks for) → `access` (its
-//! token) → `request_body` (bytes, bounded) → `request_json` → `handler` and `held` (the service) → `reply` (converts
-//! answers to HTTP; `problem` converts problems).
+//! token) → `handler` (calls the function of the route) → `request_body` (bytes, bounded) → `request_json` → `check`, `held`
+//! and their likes (ask the service) → `reply` (converts answers to HTTP; `problem` converts problems).
 
 mod connection;
 mod route;
 mod access;
 mod root;
 mod handler;
+mod check;
 mod held;
 mod authz;
 mod rls_json;

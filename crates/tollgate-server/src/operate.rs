@@ -5,7 +5,8 @@ mod screen;
 mod secure;
 mod show;
 mod table;
-mod monitor;
+mod top;
+mod tail;
 
 use serde_json::{Map, Value, json};
 
@@ -28,8 +29,8 @@ use crate::{FAILURE, SUCCESS};
 pub(crate) fn run(command: &OperateCommand, console: &mut Console) -> Result<u8, String> {
     blocking(async {
         match command {
-            OperateCommand::Top(arguments) => monitor::top(arguments, console).await,
-            OperateCommand::Tail(arguments) => monitor::tail(arguments, console).await,
+            OperateCommand::Top(arguments) => top::top(arguments, console).await,
+            OperateCommand::Tail(arguments) => tail::tail(arguments, console).await,
             _ => once(command, console).await,
         }
     })?

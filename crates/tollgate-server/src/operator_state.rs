@@ -146,7 +146,7 @@ impl OperatorStateFile {
             // Read before the state is: every change counted up to here is in the state already.
             let through = *asked.borrow();
             let now = service.now();
-            let state = OperatorState::of(&service.engine, service.overload.as_deref(), now);
+            let state = OperatorState::of(&service.engine, service.shedder(), now);
             let mut state = state.on_wall(service.clock().wall_offset(now));
             state.shared = shared.as_ref().map(|shared| shared.entries()).unwrap_or_default();
             let this = Arc::clone(&self);

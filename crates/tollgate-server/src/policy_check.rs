@@ -1,6 +1,7 @@
 //! `tollgate policy check`: prints the meaning of each limit of a file, and every problem.
 
 use serde_json::{Value, json};
+use tollgate::Clock;
 use tollgate::policy::{Finding, Severity};
 
 use crate::SUCCESS;
@@ -20,8 +21,9 @@ use crate::text::counted;
 /// When the config cannot be used.
 pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> Result<u8, String> {
     let mut status = SUCCESS;
-    let config = config::load(arguments.config.as_deref(), &[])?;
-    let ServedRequests { reader, supply, ends } = config.served_with_callers()?;
+    let mut config = config::load(arguments.config.as_deref(), &[])?;
+    config.open_reader(Clock::precise().now())?;
+    let ServedRequests { reader, supply, ends } = config.served();
     let (identity, strangers) = (Identity::of(&reader), UntrustedAttributes::of(&reader));
     let mut reports = Vec::new();
     let mut described = false;

@@ -128,7 +128,9 @@ pub(crate) fn opened(logs: &[PathBuf], mapping: &Mapping) -> Result<LogReader, S
 
 /// How the server reads requests.
 pub(crate) fn request_reader(path: Option<&Path>) -> Result<Reader, String> {
-    Ok(config::load(path, &[])?.served_with_callers()?.reader)
+    let mut config = config::load(path, &[])?;
+    config.open_reader(Clock::precise().now())?;
+    Ok(config.reader)
 }
 
 /// A policy of our own format.

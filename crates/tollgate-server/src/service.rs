@@ -8,12 +8,11 @@ use tollgate::engine::{Prepared, SwapError};
 use tollgate::request::Descriptor;
 use tollgate::store::Store;
 use tollgate::{
-    CheckRequest, Clock, Decision, Engine, HeaderPolicy, Permit, Quota, QuotaError, Reservation, Secret,
-    SwapReport, Ticks, Timestamp, Verdict,
+    CheckRequest, Clock, Decision, Engine, HeaderPolicy, QuotaError, Reservation, Secret, SwapReport, Ticks,
+    Timestamp, Verdict,
 };
 
 use crate::auth::Auth;
-use crate::decision_json::Hold;
 use crate::identity::Identity;
 use crate::log_throttle::LogThrottle;
 use crate::policy_file::Rules;
@@ -21,7 +20,8 @@ use crate::protocol::Protocol;
 use crate::store::Stores;
 use crate::telemetry::Meter;
 use comparison::PolicyComparison;
-use holds::Holds;
+use deciding::Deciding;
+use holds::CallerHolds;
 use request_ring::RequestRing;
 use rls::Envoy;
 use throttle_counters::{CounterTable, ThrottleCounters};
@@ -33,7 +33,7 @@ pub(crate) mod request_ring;
 pub(crate) mod comparison;
 pub(crate) mod throttle_limit;
 pub(crate) mod throttle_counters;
-mod deciding;
+pub(crate) mod deciding;
 pub(crate) mod compat;
 pub(crate) mod holds;
 pub(crate) mod rls;
@@ -41,12 +41,6 @@ pub(crate) mod throttle;
 
 /// How long the charge of a refused request may be given back. In practice it is given back immediately.
 const STEP_BACK_LIFETIME: Ticks = Ticks::from_secs(1);
-/// Maximum number of permits that the server remembers, about 64 MiB.
-const PERMITS_MAX: usize = 1 << 18;
-/// How long the end of a request can be reported. After that it counts as a failure.
-const REPORT_LIFETIME: Ticks = Ticks::from_secs(60);
-/// Maximum number of open reservations, about 64 MiB.
-const RESERVATIONS_MAX: usize = 1 << 17;
 
 /// The engine, and what its callers hold.
 pub(crate) struct Service<S = Stores> {
@@ -58,10 +52,7 @@ pub(crate) struct Service<S = Stores> {
     pub(crate) reader: Reader,
     /// Identifies the callers of requests that carry attributes.
     pub(crate) identity: Identity,
-    pub(crate) permits: Holds<Permit>,
-    pub(crate) reservations: Holds<Reservation>,
-    /// The charges of requests at limits that count only failures, until the end of each request is reported.
-    pub(crate) reports: Holds<Reservation>,
+    pub(crate) holds: CallerHolds,
     /// Counters of limits that come with the call.
     pub(crate) throttle_counters: ThrottleCounters,
     pub(crate) meter: Arc<Meter>,
@@ -75,14 +66,18 @@ pub(crate) struct Service<S = Stores> {
     /// Another program's configuration. While there is one, it decides instead of the engine's policy.
     compat: ArcSwapOption<ActiveConfig>,
     pub(crate) compat_options: Options,
-    /// The overload controllers of the gateway, if the config has any.
-    pub(crate) overload: Option<Arc<Shedder>>,
-    /// The engine that counts the fleet's capacity in a shared store, if that is configured.
-    pub(crate) capacity: Option<Arc<Engine<S>>>,
+    /// Overload control of the gateway, if the config has any.
+    pub(crate) overload: Option<Overload<S>>,
     /// Other engines of this process derive their secrets from that of the engine.
     rekey_listeners: Mutex<Vec<RekeyListener<S>>>,
-    full_log: LogThrottle,
     pub(crate) distrusted: LogThrottle,
+}
+
+/// The overload controllers of the gateway.
+pub(crate) struct Overload<S = Stores> {
+    pub(crate) shedder: Arc<Shedder>,
+    /// The engine that counts a capacity of the whole fleet, if servers share a store.
+    pub(crate) capacity: Option<Arc<Engine<S>>>,
 }
 
 /// Gets the engine whenever its keys are hashed with another secret.
@@ -108,9 +103,7 @@ impl<S: Store> Service<S> {
             headers: HeaderPolicy::default(),
             reader: Reader::default(),
             identity: Identity::default(),
-            permits: Holds::new(PERMITS_MAX),
-            reservations: Holds::new(RESERVATIONS_MAX),
-            reports: Holds::new(RESERVATIONS_MAX),
+            holds: CallerHolds::default(),
             meter,
             auth: Auth::default(),
             comparison: PolicyComparison::default(),
@@ -118,9 +111,7 @@ impl<S: Store> Service<S> {
             compat: ArcSwapOption::empty(),
             compat_options: Options::default(),
             overload: None,
-            capacity: None,
             rekey_listeners: Mutex::default(),
-            full_log: LogThrottle::default(),
             distrusted: LogThrottle::default(),
         }
     }
@@ -129,6 +120,12 @@ impl<S: Store> Service<S> {
     pub(crate) fn reading(self, reader: Reader, headers: HeaderPolicy) -> Self {
         let identity = Identity::of(&reader);
         Self { reader, identity, envoy: Envoy::new(&headers), headers, ..self }
+    }
+
+    /// Sets the table with the counters of limits that come with the call.
+    pub(crate) fn throttling(mut self, table: CounterTable) -> Self {
+        self.throttle_counters = ThrottleCounters::new(table, |name| self.engine.ledger().key_family(name));
+        self
     }
 
     /// The time for the next answers.
@@ -146,7 +143,7 @@ impl<S: Store> Service<S> {
     pub(crate) fn follow_wall(&self) {
         let now = self.now();
         let (before, wall) = (self.engine.maintenance().wall(), self.clock.wall_offset(now));
-        if let Some(capacity) = &self.capacity {
+        if let Some(capacity) = self.capacity() {
             capacity.maintenance().follow_wall(wall, now);
         }
         if self.engine.maintenance().follow_wall(wall, now) {
@@ -157,6 +154,16 @@ impl<S: Store> Service<S> {
                  what was counted goes on to count"
             );
         }
+    }
+
+    /// The overload controllers of the gateway, if the config has any.
+    pub(crate) fn shedder(&self) -> Option<&Shedder> {
+        self.overload.as_ref().map(|overload| &*overload.shedder)
+    }
+
+    /// The engine that counts a capacity of the whole fleet, if there is one.
+    pub(crate) fn capacity(&self) -> Option<&Engine<S>> {
+        self.overload.as_ref()?.capacity.as_deref()
     }
 
     /// The clock of the service.
@@ -300,7 +307,7 @@ impl<S: Store> Service<S> {
     /// # Errors
     /// When the engine rejects them. The old rules stay active.
     pub(crate) fn replace(&self, rules: Rules, now: Timestamp) -> Result<SwapReport, ReplaceError> {
-        let before = self.deciding();
+        let before = Deciding::of(self);
         let report = match rules {
             Rules::Native(policy) => {
                 let report = self.engine.swap(policy, now)?;
@@ -326,13 +333,13 @@ impl<S: Store> Service<S> {
             self.ring.follow(&policy);
         }
         self.name_rules();
-        Ok(before.report(&self.deciding(), report))
+        Ok(before.report(&Deciding::of(self), report))
     }
 
     /// Hashes keys with the secret that a fleet shares, once it is known. Every counter starts anew under it.
     pub(crate) fn rekey(&self, secret: Secret) {
         self.engine.maintenance().siblings().rekey(secret);
-        if let Some(capacity) = &self.capacity {
+        if let Some(capacity) = self.capacity() {
             capacity.maintenance().siblings().rekey_as(&self.engine);
         }
         self.envoy.rekeyed();
@@ -374,51 +381,16 @@ impl<S: Store> Service<S> {
         self.meter.adopt_rules(&compat.as_ref().map(|compat| compat.rules.metrics()).unwrap_or_default());
     }
 
+    /// The compat rules, if they became active during a decision and the guard policy therefore refused the request.
+    #[inline]
+    pub(crate) fn overtaken(&self, decision: &Decision) -> Option<Arc<ActiveConfig>> {
+        decision.fault().and_then(|_| self.compat())
+    }
+
     /// Another program's configuration, if one is active. Loaded once for each decision, so that a reload never splits
     /// one.
     pub(crate) fn compat(&self) -> Option<Arc<ActiveConfig>> {
         self.compat.load_full()
-    }
-
-    /// Stores the permit of a decision, so that the caller can release it by its id.
-    #[inline]
-    pub(crate) fn hold(&self, decision: &mut Decision, now: Timestamp) -> Hold {
-        match decision.take_permit() {
-            Some(permit) => self.hold_permit(permit, permit_lifetime(decision), now),
-            None => Hold::None,
-        }
-    }
-
-    /// Stores the charge of a request at limits that count only failures, under an id for its report. Without room it
-    /// stays charged.
-    pub(crate) fn await_report(&self, decision: &Decision, now: Timestamp) -> Option<String> {
-        let awaiting = self.engine.reservations().awaiting(decision, REPORT_LIFETIME, now)?;
-        match self.reports.put(awaiting, now + REPORT_LIFETIME, now) {
-            Ok(id) => Some(id.to_string()),
-            Err(_) => {
-                if let Some(skipped) = self.full_log.due(now) {
-                    tracing::warn!(skipped, "no room for another report: the request counts as a failure");
-                }
-                None
-            }
-        }
-    }
-
-    fn hold_permit(&self, permit: Permit, lifetime: Ticks, now: Timestamp) -> Hold {
-        match self.permits.put(permit, now + lifetime, now) {
-            Ok(id) => Hold::Permit { id: id.to_string() },
-            Err(_) => {
-                // The permit stays taken until it expires: that denies too much for a while, but admits nothing too
-                // much.
-                if let Some(skipped) = self.full_log.due(now) {
-                    tracing::warn!(
-                        skipped,
-                        "no room for another permit: it cannot be given back before it expires"
-                    );
-                }
-                Hold::None
-            }
-        }
     }
 }
 
@@ -442,15 +414,6 @@ pub(crate) enum ReplaceError {
     /// A window of a compat configuration is out of range.
     #[error(transparent)]
     Window(#[from] QuotaError),
-}
-
-/// The lifetime of a decision's permits: the longest of its concurrency limits.
-fn permit_lifetime(decision: &Decision) -> Ticks {
-    let lifetime = |quota: &Quota| match quota {
-        Quota::Concurrency(permits) => permits.ttl(),
-        _ => Ticks::ZERO,
-    };
-    decision.limits().filter_map(|status| status.quota).map(lifetime).max().unwrap_or_default()
 }
 
 #[cfg(test)]

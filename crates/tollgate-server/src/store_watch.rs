@@ -241,7 +241,7 @@ async fn greet(service: &Service) {
 /// Reconciles deferred charges with the store, until all are sent or the store does not answer.
 async fn settle(service: &Service) {
     settle_of(&service.engine, service).await;
-    if let Some(capacity) = &service.capacity {
+    if let Some(capacity) = service.capacity() {
         settle_of(capacity, service).await;
     }
 }

@@ -14,7 +14,7 @@ use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore, state_bytes};
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::quota::Quota;
 use crate::rate::QuotaError;
-use crate::store::{Charge, Enforcement, Family, Record, Store};
+use crate::store::{Charge, Family, Record, Store};
 use crate::time::{Ticks, Timestamp};
 
 mod forecast;
@@ -89,18 +89,7 @@ impl GateShared {
             Quota::Concurrency(_) => PermitId(permits.fetch_add(1, Ordering::Relaxed)),
             _ => PermitId(0),
         };
-        Charge {
-            key,
-            family,
-            number: *number,
-            quota,
-            cost,
-            enforcement: Enforcement::Enforced,
-            permit,
-            group: None,
-            lease: None,
-            charged: Charged::UNKNOWN,
-        }
+        Charge { permit, ..Charge::new(key, family, *number, quota, cost) }
     }
 }
 

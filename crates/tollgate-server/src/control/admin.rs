@@ -1,26 +1,37 @@
 //! The admin API for a running server, under `/admin/v1/` of the HTTP listener. The path of a request: `guard` (host,
-//! site and token) → `route` (the verb, and the role it needs) → `form` (JSON) → `verbs` (the service) → `reply`.
-//! Every change is written to the `audit` log before the operator gets an answer. `web_console` has the pages for
-//! browsers, which use the same verbs.
+//! site and token) → `route` (the verb, and the role it needs) → `act` (the request with its instant) → `verbs`, each in a
+//! file of its own → `reply`. Every change is written to the `audit` log before the operator gets an answer.
+//! `web_console` has the pages for browsers, which use the same verbs.
+
+// What every verb uses.
+mod token;
+mod audit;
+mod guard;
+mod route;
+mod form;
+mod wording;
+mod view;
+mod traffic_view;
+mod policy_change;
+mod tail;
+mod act;
+mod attribute_checks;
+mod sharing;
+
+// The verbs.
+mod explain;
+mod reset;
+mod blocks;
+mod overload;
+mod overrides;
+mod reload;
+mod fleet;
+mod past_hour;
+mod diff;
 
 mod verbs;
-mod attribute_checks;
-mod audit;
-mod fleet;
-mod form;
-mod guard;
-mod traffic_view;
-mod overload;
-mod past_hour;
-mod reload;
 mod reply;
-mod route;
-mod tail;
-mod token;
-mod view;
-mod policy_change;
 pub(crate) mod web_console;
-mod wording;
 
 pub(crate) use policy_change::{changes, fields};
 pub(crate) use reply::{AdminClient, respond};
@@ -42,8 +53,6 @@ use token::Tokens;
 pub(crate) const PREFIX: &str = "/admin/";
 /// Maximum number of concurrent live views.
 const WATCHERS_MAX: usize = 16;
-/// Maximum number of concurrent views for which other nodes are asked: each asks up to 64 nodes, for 4 MiB each.
-const FAN_OUTS_MAX: usize = 8;
 /// Maximum number of concurrent answers with the requests of the last hour: each may have tens of megabytes.
 const KEPT_REQUESTS_MAX: usize = 2;
 
@@ -54,7 +63,6 @@ pub(crate) struct Admin {
     logins: Logins,
     audit: Audit,
     watchers: Arc<Semaphore>,
-    fan_outs: Semaphore,
     kept_requests: Arc<Semaphore>,
     /// For the comparison of a policy with the last hour, one at a time.
     comparing: Semaphore,
@@ -71,7 +79,6 @@ impl Admin {
             logins: Logins::new(clock.clone()),
             audit: Audit::default(),
             watchers: Arc::new(Semaphore::new(WATCHERS_MAX)),
-            fan_outs: Semaphore::new(FAN_OUTS_MAX),
             kept_requests: Arc::new(Semaphore::new(KEPT_REQUESTS_MAX)),
             comparing: Semaphore::new(1),
             clock,

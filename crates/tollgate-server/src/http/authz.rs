@@ -15,10 +15,10 @@ use tollgate::store::Store;
 use tollgate::{Answer, Audience, Ticks, Verdict};
 use tollgate_compat::ActiveConfig;
 
-use super::handler::Handler;
 use crate::decision_json::Hold;
 use crate::problem::{Kind, Problem, problem_details, problem_text, response};
 use crate::protocol::Protocol;
+use crate::service::Service;
 use crate::telemetry::Stopwatch;
 use tollgate_tower::attributes::{Family, IDENTITY};
 
@@ -76,51 +76,53 @@ struct AuthzResult {
     is_unlimited: bool,
 }
 
-impl<S: Store> Handler<'_, S> {
-    /// Answers a proxy.
-    pub(super) async fn authorize(&self, peer: IpAddr, request: &Parts, proxy: ProxyKind) -> Verified {
-        let outcome = self.check_request(peer, request, proxy.family()).await;
-        Verified { outcome, proxy, is_head: request.method == Method::HEAD }
-    }
+/// Answers a proxy.
+pub(super) async fn authorize<S: Store>(
+    service: &Service<S>,
+    peer: IpAddr,
+    request: &Parts,
+    proxy: ProxyKind,
+) -> Verified {
+    let outcome = check_request(service, peer, request, proxy.family()).await;
+    Verified { outcome, proxy, is_head: request.method == Method::HEAD }
+}
 
-    async fn check_request(
-        &self,
-        peer: IpAddr,
-        request: &Parts,
-        family: Family,
-    ) -> Result<AuthzResult, Problem> {
-        let service = self.service;
-        let parts = (&request.method, &request.uri, &request.headers);
-        let attributes = service.reader.of_held(peer, parts, family);
-        let attributes = attributes.map_err(|error| Problem::invalid(error.to_string()))?;
-        let question = attributes.request()?;
-        let now = service.now();
-        let is_trusted = service.reader.trusted.contains(peer);
-        if !is_trusted && let Some(skipped) = service.distrusted.due(now) {
-            tracing::warn!(%peer, skipped, "/v1/authz was asked by a peer that is no trusted proxy: what it says of others is not believed");
-        }
-        if let Some(compat) = service.compat() {
-            return Err(elsewhere(&compat));
-        }
-        let watch = Stopwatch::start();
-        let mut decision = service.check_within(&question, WAIT_MAX, now, Protocol::Authz).await;
-        let hold = service.hold(&mut decision, now);
-        if let Some(compat) = service.overtaken(&decision) {
-            return Err(elsewhere(&compat));
-        }
-        service.meter.took(Protocol::Authz, watch.elapsed());
-        if let Verdict::Wait(wait) = decision.verdict() {
-            tokio::time::sleep(Duration::from(wait)).await;
-        }
-        let is_identified = question.attributes().iter().any(|attribute| attribute.name == IDENTITY);
-        let caller = if is_identified { Caller::Authenticated } else { Caller::Anonymous };
-        let accept = request.headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
-        let accepts = accept.map_or(Accepts::Json, Accepts::from_header);
-        let audience = Audience { caller, accepts, cost: Some(question.units()) };
-        let answer = Answer::of(&decision, &service.headers, audience, service.on_wall(now));
-        let permit = if let Hold::Permit { id } = hold { Some(id) } else { None };
-        Ok(AuthzResult { answer, permit, is_unlimited: decision.meets_no_limit() })
+async fn check_request<S: Store>(
+    service: &Service<S>,
+    peer: IpAddr,
+    request: &Parts,
+    family: Family,
+) -> Result<AuthzResult, Problem> {
+    let parts = (&request.method, &request.uri, &request.headers);
+    let attributes = service.reader.of_held(peer, parts, family);
+    let attributes = attributes.map_err(|error| Problem::invalid(error.to_string()))?;
+    let question = attributes.request()?;
+    let now = service.now();
+    let is_trusted = service.reader.trusted.contains(peer);
+    if !is_trusted && let Some(skipped) = service.distrusted.due(now) {
+        tracing::warn!(%peer, skipped, "/v1/authz was asked by a peer that is no trusted proxy: what it says of others is not believed");
     }
+    if let Some(compat) = service.compat() {
+        return Err(elsewhere(&compat));
+    }
+    let watch = Stopwatch::start();
+    let mut decision = service.check_within(&question, WAIT_MAX, now, Protocol::Authz).await;
+    let hold = service.holds.keep_permit(&mut decision, now);
+    if let Some(compat) = service.overtaken(&decision) {
+        return Err(elsewhere(&compat));
+    }
+    service.meter.took(Protocol::Authz, watch.elapsed());
+    if let Verdict::Wait(wait) = decision.verdict() {
+        tokio::time::sleep(Duration::from(wait)).await;
+    }
+    let is_identified = question.attributes().iter().any(|attribute| attribute.name == IDENTITY);
+    let caller = if is_identified { Caller::Authenticated } else { Caller::Anonymous };
+    let accept = request.headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+    let accepts = accept.map_or(Accepts::Json, Accepts::from_header);
+    let audience = Audience { caller, accepts, cost: Some(question.units()) };
+    let answer = Answer::of(&decision, &service.headers, audience, service.on_wall(now));
+    let permit = if let Hold::Permit { id } = hold { Some(id) } else { None };
+    Ok(AuthzResult { answer, permit, is_unlimited: decision.meets_no_limit() })
 }
 
 /// The error that points to the interface of the active compat rules.

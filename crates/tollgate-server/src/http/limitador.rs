@@ -13,11 +13,12 @@ use tollgate_compat::limitador::{LimitadorConfig, LimitadorLimit};
 use tollgate_compat::{self as compat, ActiveConfig};
 use tollgate_tower::unique_json::UniqueValue;
 
-use super::handler::{CompatAnswer, CompatBody, Handler, HttpAnswer};
+use super::handler::{CompatAnswer, CompatBody, HttpAnswer};
 use crate::json_error;
 use crate::problem::{Kind, Problem};
 use crate::reload::Reloader;
-use crate::service::compat::CompatOutcome;
+use crate::service::Service;
+use crate::service::compat::{CompatOutcome, decide_limitador};
 use crate::time_text::rfc3339;
 use tollgate_tower::attributes::path::escaped;
 
@@ -33,83 +34,84 @@ struct LimitadorBody {
     response_headers: Option<String>,
 }
 
-impl<S: Store> Handler<'_, S> {
-    /// Checks, reports, or both.
-    pub(super) async fn limitador(&self, action: Action, body: &[u8]) -> Result<HttpAnswer, Problem> {
-        let compat = self.active_limitador()?;
-        let body: Result<LimitadorBody, _> =
-            serde_json::from_slice(body).and_then(|UniqueValue(body)| serde_json::from_value(body));
-        let body = body.map_err(|error| {
-            let accepted = r#"{"namespace": "shop", "values": {"user": "u1"}, "delta": 1}"#;
-            Problem::invalid(json_error::explained(&error, &accepted))
-        })?;
-        let entries: Vec<(String, String)> = body.values.into_iter().collect();
-        let asked =
-            Asked { namespace: &body.namespace, descriptors: vec![&entries], delta: body.delta, action };
-        let ruled = self.service.decide_limitador(&compat, &asked, self.service.now()).await;
-        let (is_limited, loads) = match ruled.ok_or_else(|| absent(Some(&compat)))? {
-            CompatOutcome::Blocked => (true, Vec::new()),
-            CompatOutcome::Decided { is_refused, limits } => (is_refused, limits.loads),
-        };
-        let shows = action == Action::CheckAndReport
-            && body.response_headers.is_some_and(|version| version.eq_ignore_ascii_case("DraftVersion03"));
-        let headers = if shows { headers(&loads) } else { Vec::new() };
-        let body = match action {
-            Action::Check if is_limited => CompatBody::Text(REFUSED),
-            _ => CompatBody::default(),
-        };
-        Ok(HttpAnswer::Compat(CompatAnswer { status: if is_limited { 429 } else { 200 }, headers, body }))
-    }
+/// Checks, reports, or both.
+pub(super) async fn answer<S: Store>(
+    service: &Service<S>,
+    action: Action,
+    body: &[u8],
+) -> Result<HttpAnswer, Problem> {
+    let compat = active_limitador(service)?;
+    let body: Result<LimitadorBody, _> =
+        serde_json::from_slice(body).and_then(|UniqueValue(body)| serde_json::from_value(body));
+    let body = body.map_err(|error| {
+        let accepted = r#"{"namespace": "shop", "values": {"user": "u1"}, "delta": 1}"#;
+        Problem::invalid(json_error::explained(&error, &accepted))
+    })?;
+    let entries: Vec<(String, String)> = body.values.into_iter().collect();
+    let asked = Asked { namespace: &body.namespace, descriptors: vec![&entries], delta: body.delta, action };
+    let ruled = decide_limitador(service, &compat, &asked, service.now()).await;
+    let (is_limited, loads) = match ruled.ok_or_else(|| absent(Some(&compat)))? {
+        CompatOutcome::Blocked => (true, Vec::new()),
+        CompatOutcome::Decided { is_refused, limits } => (is_refused, limits.loads),
+    };
+    let shows = action == Action::CheckAndReport
+        && body.response_headers.is_some_and(|version| version.eq_ignore_ascii_case("DraftVersion03"));
+    let headers = if shows { headers(&loads) } else { Vec::new() };
+    let body = match action {
+        Action::Check if is_limited => CompatBody::Text(REFUSED),
+        _ => CompatBody::default(),
+    };
+    Ok(HttpAnswer::Compat(CompatAnswer { status: if is_limited { 429 } else { 200 }, headers, body }))
+}
 
-    /// Since when the configuration is active.
-    pub(super) fn limitador_status(&self, reloader: &Reloader) -> Result<HttpAnswer, Problem> {
-        let compat = self.active_limitador()?;
-        let shown = |at| rfc3339(at, self.service.engine.maintenance().wall());
-        let failed_at = reloader.status().error.as_ref().map(|failure| failure.at);
-        Ok(CompatAnswer::document(json!({
-            "started_at": shown(self.service.started_at),
-            "config_applied_at": shown(compat.applied_at),
-            "config_version": compat.version,
-            "config_err_since": failed_at.map(shown),
-        })))
-    }
+/// Since when the configuration is active.
+pub(super) fn status<S: Store>(service: &Service<S>, reloader: &Reloader) -> Result<HttpAnswer, Problem> {
+    let compat = active_limitador(service)?;
+    let shown = |at| rfc3339(at, service.engine.maintenance().wall());
+    let failed_at = reloader.status().error.as_ref().map(|failure| failure.at);
+    Ok(CompatAnswer::document(json!({
+        "started_at": shown(service.started_at),
+        "config_applied_at": shown(compat.applied_at),
+        "config_version": compat.version,
+        "config_err_since": failed_at.map(shown),
+    })))
+}
 
-    /// The limits of a namespace.
-    pub(super) fn limitador_limits(&self, path: &str) -> Result<HttpAnswer, Problem> {
-        let compat = self.active_limitador()?;
-        let limits = limits_of(&compat, path, "/limits/")?;
-        Ok(CompatAnswer::document(limits.iter().map(limit).collect()))
-    }
+/// The limits of a namespace.
+pub(super) fn limits<S: Store>(service: &Service<S>, path: &str) -> Result<HttpAnswer, Problem> {
+    let compat = active_limitador(service)?;
+    let limits = limits_of(&compat, path, "/limits/")?;
+    Ok(CompatAnswer::document(limits.iter().map(limit).collect()))
+}
 
-    /// The live counters of a namespace, as far as they are known.
-    pub(super) async fn limitador_counters(&self, path: &str) -> Result<HttpAnswer, Problem> {
-        let compat = self.active_limitador()?;
-        let now = self.service.now();
-        let mut counters = Vec::new();
-        for limit in limits_of(&compat, path, "/counters/")? {
-            for listed in compat.listed(limit, &self.service.engine, now).await {
-                let values: serde_json::Map<String, Value> = listed
-                    .values
-                    .into_iter()
-                    .map(|(name, value)| (name, value.map_or(Value::Null, Value::String)))
-                    .collect();
-                counters.push(json!({
-                    "limit": self::limit(limit),
-                    "set_variables": values,
-                    "remaining": listed.remaining,
-                    "expires_in_seconds": listed.expires_after.ceil_seconds(),
-                }));
-            }
+/// The live counters of a namespace, as far as they are known.
+pub(super) async fn counters<S: Store>(service: &Service<S>, path: &str) -> Result<HttpAnswer, Problem> {
+    let compat = active_limitador(service)?;
+    let now = service.now();
+    let mut counters = Vec::new();
+    for limit in limits_of(&compat, path, "/counters/")? {
+        for listed in compat.listed(limit, &service.engine, now).await {
+            let values: serde_json::Map<String, Value> = listed
+                .values
+                .into_iter()
+                .map(|(name, value)| (name, value.map_or(Value::Null, Value::String)))
+                .collect();
+            counters.push(json!({
+                "limit": self::limit(limit),
+                "set_variables": values,
+                "remaining": listed.remaining,
+                "expires_in_seconds": listed.expires_after.ceil_seconds(),
+            }));
         }
-        Ok(CompatAnswer::document(counters.into()))
     }
+    Ok(CompatAnswer::document(counters.into()))
+}
 
-    fn active_limitador(&self) -> Result<Arc<ActiveConfig>, Problem> {
-        let compat = self.service.compat();
-        match compat {
-            Some(compat) if config(&compat).is_some() => Ok(compat),
-            other => Err(absent(other.as_deref())),
-        }
+fn active_limitador<S: Store>(service: &Service<S>) -> Result<Arc<ActiveConfig>, Problem> {
+    let compat = service.compat();
+    match compat {
+        Some(compat) if config(&compat).is_some() => Ok(compat),
+        other => Err(absent(other.as_deref())),
     }
 }
 

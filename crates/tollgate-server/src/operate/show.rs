@@ -26,7 +26,7 @@ pub(super) fn list<'v>(value: &'v Value, name: &str) -> &'v [Value] {
 }
 
 /// A duration for people.
-fn seconds(value: &Value, name: &str) -> String {
+pub(super) fn seconds(value: &Value, name: &str) -> String {
     value[name].as_u64().map_or_else(|| "-".to_owned(), people)
 }
 
@@ -560,38 +560,4 @@ pub(super) fn fleet(answer: &Value, console: &mut Console) {
             "{unshared} of this node's blocks and overrides are not in the store yet; the other nodes do not have them"
         )),
     }
-}
-
-/// Formats one line of `tail`.
-pub(super) fn event(event: &Value, console: &Console) -> String {
-    let node = event["node"].as_str().map_or_else(String::new, |node| format!("{:<21}  ", cell(node)));
-    if let Some(missed) = event["missed"].as_u64() {
-        return format!("{node}{missed} decisions are not shown: they came too fast");
-    }
-    if let Some(problem) = event["problem"].as_str() {
-        return format!("{node}is missing: {}", plain(problem));
-    }
-    let what = match (event["allowed"] == true, event["retry_after_ms"].as_u64()) {
-        (true, _) => "allow".to_owned(),
-        (false, Some(_)) => format!("DENY, retry in {}", seconds(event, "retry_after_ms")),
-        (false, None) if text(event, "verdict") == "never" => "DENY, can never pass".to_owned(),
-        (false, None) => "DENY".to_owned(),
-    };
-    let names: Vec<&str> = list(event, "would_deny").iter().filter_map(Value::as_str).collect();
-    let also =
-        if names.is_empty() { String::new() } else { format!(" ({} would deny)", plain(&names.join(", "))) };
-    let what = format!("{what}{also}");
-    let style = if event["allowed"] == true { Style::Good } else { Style::Bad };
-    let what = console.painted(&format!("{what:<24}"), style);
-    let reason = match text(event, "reason") {
-        "" => String::new(),
-        reason => format!("  ({})", plain(reason)),
-    };
-    format!(
-        "{}  {node}{:<9}  {what}  {:<16}  {}{reason}",
-        text(event, "at"),
-        text(event, "wire"),
-        cell(text(event, "limit")),
-        pairs(&event["attributes"])
-    )
 }

@@ -47,7 +47,7 @@ impl SharedState {
         if news.items.is_none() {
             return;
         }
-        let (engine, shedder, now) = (&service.engine, service.overload.as_deref(), service.now());
+        let (engine, shedder, now) = (&service.engine, service.shedder(), service.now());
         let target = OperatorState::of_items(&known.holding(wall_now(service)));
         let target = target.off_wall(engine.maintenance().wall());
         let refused = target.replace(&OperatorState::of(engine, shedder, now), engine, shedder, now);
@@ -74,7 +74,7 @@ impl SharedState {
 
 /// The overrides and blocks of the engine and of the controllers.
 fn held(service: &Service) -> HeldItems {
-    let state = OperatorState::of(&service.engine, service.overload.as_deref(), service.now());
+    let state = OperatorState::of(&service.engine, service.shedder(), service.now());
     state.on_wall(service.engine.maintenance().wall()).items()
 }
 

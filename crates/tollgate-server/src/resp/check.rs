@@ -60,7 +60,7 @@ pub(super) async fn answer<S: Store>(
     if let Some(compat) = resp.service.overtaken(&decision) {
         return elsewhere(&compat, reply);
     }
-    let hold = resp.service.hold(&mut decision, now);
+    let hold = resp.service.holds.keep_permit(&mut decision, now);
     let permit = match &hold {
         Hold::Permit { id } => Some(id.as_str()),
         Hold::None | Hold::Reservation { .. } => None,
@@ -218,7 +218,7 @@ pub(super) async fn release<S: Store>(
         return reply
             .error("ERR TG.RELEASE: not a permit; accepted: what TG.CHECK gave, 32 hexadecimal digits");
     };
-    let Ok(permit) = resp.service.permits.checkout(id, now) else {
+    let Ok(permit) = resp.service.holds.permits.checkout(id, now) else {
         return reply.integer(0);
     };
     match resp.service.engine.reservations().release(&permit, now).await {

@@ -7,6 +7,7 @@ use super::Resp;
 use super::frame::Arguments;
 use super::reply::{Reply, quoted};
 use super::session::{number, wrong_number};
+use crate::service::throttle;
 use crate::service::throttle_counters::ThrottleCommand;
 use crate::service::throttle_limit::{Limit, seconds_down, seconds_up};
 
@@ -35,7 +36,7 @@ pub(super) fn answer_cell<S: Store>(
     let Some(limit) = Limit::beyond_one(max_burst, count, period) else {
         return reply.error(ZERO_RATE);
     };
-    let charged = resp.service.throttle(ThrottleCommand::ClThrottle, key, &limit, quantity, now);
+    let charged = throttle::charge(&resp.service, ThrottleCommand::ClThrottle, key, &limit, quantity, now);
     reply.array(5);
     reply.integer(i64::from(charged.limited));
     reply.integer(charged.most);
@@ -72,7 +73,7 @@ pub(super) fn answer_crab<S: Store>(
     let Some(limit) = Limit::in_all(max_burst, count, period) else {
         return reply.error("ERR invalid limit: more than one unit in a nanosecond");
     };
-    let charged = resp.service.throttle(ThrottleCommand::Throttle, key, &limit, quantity, now);
+    let charged = throttle::charge(&resp.service, ThrottleCommand::Throttle, key, &limit, quantity, now);
     let never = if charged.limited { -1 } else { 0 };
     reply.array(5);
     reply.integer(i64::from(!charged.limited));

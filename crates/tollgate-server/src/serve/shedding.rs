@@ -6,19 +6,13 @@ use tollgate::{Clock, Engine};
 use tollgate_overload::{FleetScope, FleetShedder, Plan};
 use tollgate_tower::shed::Shedder;
 
+use crate::service::Overload;
 use crate::store::Stores;
-
-/// The running controllers.
-pub(super) struct Shedding {
-    pub(super) shedder: Arc<Shedder>,
-    /// The engine that counts a capacity of the whole fleet, if servers share a store.
-    pub(super) capacity: Option<Arc<Engine<Stores>>>,
-}
 
 /// Creates the controllers of a plan. A capacity of the whole fleet is counted by a second engine beside the one for
 /// limits. Its units are leased ahead of time like those of limits, so a request waits for the store no longer than
 /// without it. While the store is unreachable, each server has its share.
-pub(super) fn start(plan: Plan, engine: &Engine<Stores>, clock: &Clock) -> Result<Shedding, String> {
+pub(super) fn start(plan: Plan, engine: &Engine<Stores>, clock: &Clock) -> Result<Overload, String> {
     let is_of_fleet = plan.fleet.as_ref().is_some_and(|fleet| fleet.scope == FleetScope::Fleet);
     let shedder =
         Shedder::new(plan, clock.clone()).map_err(|error| format!("overload.fleet.capacity: {error}"))?;
@@ -29,8 +23,8 @@ pub(super) fn start(plan: Plan, engine: &Engine<Stores>, clock: &Clock) -> Resul
             let capacity =
                 Arc::new(engine.maintenance().siblings().sibling(policy, Stores::Redis(Arc::clone(fleet))));
             let shedder = Arc::new(shedder.counting(Arc::clone(&capacity)));
-            Ok(Shedding { shedder, capacity: Some(capacity) })
+            Ok(Overload { shedder, capacity: Some(capacity) })
         }
-        _ => Ok(Shedding { shedder: Arc::new(shedder), capacity: None }),
+        _ => Ok(Overload { shedder: Arc::new(shedder), capacity: None }),
     }
 }

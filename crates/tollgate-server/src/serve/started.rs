@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use tollgate::Clock;
 use tollgate_compat::CompatConfig;
-use tollgate_tower::shed::Shedder;
 
 use super::Prepared;
 use super::banner;
@@ -25,7 +24,7 @@ use crate::fleet::{FleetMember, MemberParts, PeerClient, PeerTrust};
 use crate::operator_state::{OperatorStateFile, SharedState};
 use crate::readiness::Readiness;
 use crate::reload::{WatchedFiles, Watcher};
-use crate::service::Service;
+use crate::service::{Overload, Service};
 use crate::snapshot::{HeldDirectory, Snapshots};
 use crate::store_watch::StoreWatch;
 use crate::tls::{Tls, TlsFiles};
@@ -79,14 +78,12 @@ impl Started {
         let Counting { engine, throttled, snapshots, held, watch: store } =
             opened.counting(policy, &clock)?;
         let Config { reader, headers, overload, .. } = settings.config;
-        let shedding = overload.map(|plan| shedding::start(plan, &engine, &clock)).transpose()?;
-        let overload = shedding.as_ref().map(|shedding| Arc::clone(&shedding.shedder));
-        let resumed =
-            state_start.map(|state_start| state_start.resume(&engine, overload.as_deref(), clock.now()));
+        let overload = overload.map(|plan| shedding::start(plan, &engine, &clock)).transpose()?;
+        let shedder = overload.as_ref().map(|overload| &*overload.shedder);
+        let resumed = state_start.map(|state_start| state_start.resume(&engine, shedder, clock.now()));
         let (operator_state, known) = resumed.unzip();
         let shared = engine.store().fleet().map(|_| SharedState::new(known.unwrap_or_default()));
         let mut service = Service::new(engine, clock.clone()).reading(reader, headers).throttling(throttled);
-        service.capacity = shedding.and_then(|shedding| shedding.capacity);
         let is_open = !settings.auth.is_required() && tls.is_none();
         service.auth = settings.auth;
         service.compat_options = settings.compat;
@@ -131,14 +128,14 @@ fn print(lines: Vec<String>, console: &mut Console) {
 /// Connects the service with overload control, and activates the rules of another program if there are any.
 fn connect(
     service: &mut Service,
-    overload: Option<Arc<Shedder>>,
+    overload: Option<Overload>,
     compat: Option<CompatConfig>,
     clock: &Clock,
 ) -> Result<(), String> {
-    if let Some(shedder) = overload {
-        service.overload = Some(Arc::clone(&shedder));
-        service.meter.show_overload(shedder);
+    if let Some(overload) = &overload {
+        service.meter.show_overload(Arc::clone(&overload.shedder));
     }
+    service.overload = overload;
     match compat {
         Some(compat) => service.activate(compat, clock.now()).map_err(|error| error.to_string()),
         None => Ok(()),

@@ -20,17 +20,15 @@ pub(crate) enum Deciding {
     Rules(Arc<CompatConfig>),
 }
 
-impl<S: Store> Service<S> {
-    /// The active rules.
-    pub(crate) fn deciding(&self) -> Deciding {
-        match self.compat() {
+impl Deciding {
+    /// The active rules of a service.
+    pub(crate) fn of<S: Store>(service: &Service<S>) -> Self {
+        match service.compat() {
             Some(compat) => Deciding::Rules(Arc::clone(&compat.rules)),
-            None => Deciding::Policy(self.engine.policy()),
+            None => Deciding::Policy(service.engine.policy()),
         }
     }
-}
 
-impl Deciding {
     const fn is_compat(&self) -> bool {
         matches!(self, Deciding::Rules(_))
     }

@@ -8,12 +8,94 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tollgate::Timestamp;
+use tollgate::store::Store;
+use tollgate::{Decision, Engine, Permit, Quota, Reservation, Ticks, Timestamp};
+
+use crate::decision_json::Hold;
+use crate::log_throttle::LogThrottle;
 
 /// Number of shards, each with its own lock, so that checks on different cores seldom contend.
 const SHARDS: usize = 16;
 /// How many settled or expired ids each shard remembers, to distinguish them from ids that never existed.
 const PAST_MAX: usize = 1_024;
+
+/// Maximum number of permits that the server remembers, about 64 MiB.
+const PERMITS_MAX: usize = 1 << 18;
+/// Maximum number of open reservations, about 64 MiB.
+const RESERVATIONS_MAX: usize = 1 << 17;
+/// How long the end of a request can be reported. After that it counts as a failure.
+const REPORT_LIFETIME: Ticks = Ticks::from_secs(60);
+
+/// Everything that callers hold.
+pub(crate) struct CallerHolds {
+    pub(crate) permits: Holds<Permit>,
+    pub(crate) reservations: Holds<Reservation>,
+    /// The charges of requests at limits that count only failures, until the end of each request is reported.
+    pub(crate) reports: Holds<Reservation>,
+    full_log: LogThrottle,
+}
+
+impl Default for CallerHolds {
+    fn default() -> Self {
+        Self {
+            permits: Holds::new(PERMITS_MAX),
+            reservations: Holds::new(RESERVATIONS_MAX),
+            reports: Holds::new(RESERVATIONS_MAX),
+            full_log: LogThrottle::default(),
+        }
+    }
+}
+
+impl CallerHolds {
+    /// Keeps the permit of a decision, so that the caller can release it by its id.
+    #[inline]
+    pub(crate) fn keep_permit(&self, decision: &mut Decision, now: Timestamp) -> Hold {
+        let Some(permit) = decision.take_permit() else { return Hold::None };
+        match self.permits.put(permit, now + permit_lifetime(decision), now) {
+            Ok(id) => Hold::Permit { id: id.to_string() },
+            Err(_) => {
+                // The permit stays taken until it expires: that denies too much for a while, but admits nothing too
+                // much.
+                if let Some(skipped) = self.full_log.due(now) {
+                    tracing::warn!(
+                        skipped,
+                        "no room for another permit: it cannot be given back before it expires"
+                    );
+                }
+                Hold::None
+            }
+        }
+    }
+
+    /// Keeps the charge of a request at limits that count only failures, under an id for its report. Without room it
+    /// stays charged.
+    pub(crate) fn await_report<S: Store>(
+        &self,
+        engine: &Engine<S>,
+        decision: &Decision,
+        now: Timestamp,
+    ) -> Option<String> {
+        let awaiting = engine.reservations().awaiting(decision, REPORT_LIFETIME, now)?;
+        match self.reports.put(awaiting, now + REPORT_LIFETIME, now) {
+            Ok(id) => Some(id.to_string()),
+            Err(_) => {
+                if let Some(skipped) = self.full_log.due(now) {
+                    tracing::warn!(skipped, "no room for another report: the request counts as a failure");
+                }
+                None
+            }
+        }
+    }
+}
+
+/// The lifetime of a decision's permits: the longest of its concurrency limits.
+fn permit_lifetime(decision: &Decision) -> Ticks {
+    let lifetime = |quota: &Quota| match quota {
+        Quota::Concurrency(permits) => permits.ttl(),
+        _ => Ticks::ZERO,
+    };
+    decision.limits().filter_map(|status| status.quota).map(lifetime).max().unwrap_or_default()
+}
 
 /// The id of something held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

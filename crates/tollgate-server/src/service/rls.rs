@@ -4,7 +4,7 @@
 use tollgate::Timestamp;
 use tollgate::store::Store;
 
-use super::Service;
+use super::{Service, compat};
 use crate::protocol::Protocol;
 use crate::rls::{Answer, RlsRequest, Unanswerable};
 use crate::telemetry::Stopwatch;
@@ -25,7 +25,7 @@ pub(crate) async fn answer<S: Store>(
 ) -> Result<Answer, Unanswerable> {
     rls_request.check()?;
     if let Some(compat) = service.compat() {
-        return Ok(Box::pin(service.answer_compat(&compat, rls_request, Protocol::Rls, now)).await);
+        return Ok(Box::pin(compat::answer(service, &compat, rls_request, Protocol::Rls, now)).await);
     }
     let watch = Stopwatch::start();
     let answer = native::answer(service, rls_request, now).await;
@@ -33,7 +33,7 @@ pub(crate) async fn answer<S: Store>(
     if answer.is_faulty
         && let Some(compat) = service.compat()
     {
-        return Ok(Box::pin(service.answer_compat(&compat, rls_request, Protocol::Rls, now)).await);
+        return Ok(Box::pin(compat::answer(service, &compat, rls_request, Protocol::Rls, now)).await);
     }
     service.meter.took(Protocol::Rls, watch.elapsed());
     Ok(answer)

@@ -6,7 +6,7 @@ use tollgate::store::Store;
 use tollgate::{CheckRequest, LimitOverride, Ticks, Timestamp};
 
 use super::Service;
-use super::throttle_counters::{CounterTable, ThrottleCommand, ThrottleCounters};
+use super::throttle_counters::ThrottleCommand;
 use super::throttle_limit::{Charged, Limit};
 use crate::protocol::Protocol;
 use crate::telemetry::{Admission, is_crowded};
@@ -17,88 +17,93 @@ const COMMAND: &str = "command";
 /// Both of them.
 pub(crate) const ATTRIBUTES: [&str; 2] = [KEY, COMMAND];
 
-impl<S: Store> Service<S> {
-    /// Sets the table that holds the counters of such limits.
-    pub(crate) fn throttling(mut self, table: CounterTable) -> Self {
-        self.throttle_counters = ThrottleCounters::new(table, |name| self.engine.ledger().key_family(name));
-        self
-    }
-
-    /// Charges a key by the limit that came with the call.
-    pub(crate) fn throttle(
-        &self,
-        command: ThrottleCommand,
-        key: &[u8],
-        limit: &Limit,
-        quantity: i64,
-        now: Timestamp,
-    ) -> Charged {
-        let charge = || {
-            let (charged, source) =
-                self.throttle_counters.charge(command, key, limit, nanoseconds(now), quantity);
-            if is_crowded(source) {
-                self.meter.overflow.note(command.command(), source, now);
-            }
-            charged
-        };
-        let charged = match self.blocked_for(command, key, now) {
-            Some(rest) => limit.blocked(rest),
-            None => match self.engine.operator().overrides(now).of_all() {
-                Some(LimitOverride::Off) => limit.unasked(),
-                Some(LimitOverride::Shadow) => charge().in_shadow(),
-                // A percentage is ignored here: these limits have no name by which keys could be sampled.
-                Some(LimitOverride::Percent(_)) | None => charge(),
-            },
-        };
-        let admission = if charged.limited { Admission::Refused } else { Admission::Admitted };
-        self.meter.record_unnamed(admission, Protocol::Resp);
-        charged
-    }
-
-    /// How many nanoseconds an operator's block of this call still lasts. Rounded up to whole milliseconds, because the
-    /// answer rounds those to seconds.
-    #[inline]
-    fn blocked_for(&self, command: ThrottleCommand, key: &[u8], now: Timestamp) -> Option<i128> {
-        // A key that is not UTF-8 cannot be named by a block.
-        let key = std::str::from_utf8(key).ok().map(|key| (KEY, key));
-        let command = (COMMAND, command.command());
-        let block = match key {
-            Some(key) => self.engine.operator().blocked(&[key, command], now),
-            None => self.engine.operator().blocked(&[command], now),
-        };
-        block.map(|block| i128::from(block.until().since(now).ceil_millis()) * 1_000_000)
-    }
-
-    /// The state of these attributes in the commands whose calls carry their limit.
-    pub(crate) fn throttled(&self, request: &CheckRequest<'_>, now: Timestamp) -> ThrottledKey {
-        let Some(named) = ThrottledName::by(request) else { return ThrottledKey::default() };
-        let nanoseconds = nanoseconds(now);
-        let rest = |command| {
-            let instant = self.throttle_counters.instant(command, named.key.as_bytes(), nanoseconds)?;
-            Some((command, Ticks::from_micros(instant.abs_diff(nanoseconds).div_ceil(1_000))))
-        };
-        let is_call = named.command.is_some() && named.askers().next().is_some();
-        let passes = match self.engine.operator().overrides(now).of_all() {
-            _ if self.engine.operator().blocked(&named.pairs(), now).is_some() => Some(false),
-            Some(LimitOverride::Off | LimitOverride::Shadow) => Some(true),
-            Some(LimitOverride::Percent(_)) | None => None,
-        };
-        ThrottledKey { is_call, passes, counted: named.askers().filter_map(rest).collect() }
-    }
-
-    /// Clears the counters of the key that these attributes name, and reports which counters existed.
-    pub(crate) fn forget_throttled(&self, request: &CheckRequest<'_>, now: Timestamp) -> ForgottenCalls {
-        let mut forgotten = ForgottenCalls::default();
-        let Some(named) = ThrottledName::by(request) else { return forgotten };
-        for command in named.askers() {
-            if self.throttle_counters.forget(command, named.key.as_bytes(), nanoseconds(now)) {
-                forgotten.counters += 1;
-            } else {
-                forgotten.untouched.push(command.command());
-            }
+/// Charges a key by the limit that came with the call.
+pub(crate) fn charge<S: Store>(
+    service: &Service<S>,
+    command: ThrottleCommand,
+    key: &[u8],
+    limit: &Limit,
+    quantity: i64,
+    now: Timestamp,
+) -> Charged {
+    let charge = || {
+        let (charged, source) =
+            service.throttle_counters.charge(command, key, limit, nanoseconds(now), quantity);
+        if is_crowded(source) {
+            service.meter.overflow.note(command.command(), source, now);
         }
-        forgotten
+        charged
+    };
+    let charged = match blocked_for(service, command, key, now) {
+        Some(rest) => limit.blocked(rest),
+        None => match service.engine.operator().overrides(now).of_all() {
+            Some(LimitOverride::Off) => limit.unasked(),
+            Some(LimitOverride::Shadow) => charge().in_shadow(),
+            // A percentage is ignored here: these limits have no name by which keys could be sampled.
+            Some(LimitOverride::Percent(_)) | None => charge(),
+        },
+    };
+    let admission = if charged.limited { Admission::Refused } else { Admission::Admitted };
+    service.meter.record_unnamed(admission, Protocol::Resp);
+    charged
+}
+
+/// How many nanoseconds an operator's block of this call still lasts. Rounded up to whole milliseconds, because the
+/// answer rounds those to seconds.
+#[inline]
+fn blocked_for<S: Store>(
+    service: &Service<S>,
+    command: ThrottleCommand,
+    key: &[u8],
+    now: Timestamp,
+) -> Option<i128> {
+    // A key that is not UTF-8 cannot be named by a block.
+    let key = std::str::from_utf8(key).ok().map(|key| (KEY, key));
+    let command = (COMMAND, command.command());
+    let block = match key {
+        Some(key) => service.engine.operator().blocked(&[key, command], now),
+        None => service.engine.operator().blocked(&[command], now),
+    };
+    block.map(|block| i128::from(block.until().since(now).ceil_millis()) * 1_000_000)
+}
+
+/// The state of these attributes in the commands whose calls carry their limit.
+pub(crate) fn state<S: Store>(
+    service: &Service<S>,
+    request: &CheckRequest<'_>,
+    now: Timestamp,
+) -> ThrottledKey {
+    let Some(named) = ThrottledName::by(request) else { return ThrottledKey::default() };
+    let nanoseconds = nanoseconds(now);
+    let rest = |command| {
+        let instant = service.throttle_counters.instant(command, named.key.as_bytes(), nanoseconds)?;
+        Some((command, Ticks::from_micros(instant.abs_diff(nanoseconds).div_ceil(1_000))))
+    };
+    let is_call = named.command.is_some() && named.askers().next().is_some();
+    let passes = match service.engine.operator().overrides(now).of_all() {
+        _ if service.engine.operator().blocked(&named.pairs(), now).is_some() => Some(false),
+        Some(LimitOverride::Off | LimitOverride::Shadow) => Some(true),
+        Some(LimitOverride::Percent(_)) | None => None,
+    };
+    ThrottledKey { is_call, passes, counted: named.askers().filter_map(rest).collect() }
+}
+
+/// Clears the counters of the key that these attributes name, and reports which counters existed.
+pub(crate) fn forget<S: Store>(
+    service: &Service<S>,
+    request: &CheckRequest<'_>,
+    now: Timestamp,
+) -> ForgottenCalls {
+    let mut forgotten = ForgottenCalls::default();
+    let Some(named) = ThrottledName::by(request) else { return forgotten };
+    for command in named.askers() {
+        if service.throttle_counters.forget(command, named.key.as_bytes(), nanoseconds(now)) {
+            forgotten.counters += 1;
+        } else {
+            forgotten.untouched.push(command.command());
+        }
     }
+    forgotten
 }
 
 /// The result of clearing a key's counters of commands whose calls carry their limit.

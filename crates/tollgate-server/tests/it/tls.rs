@@ -1,12 +1,12 @@
 //! TLS, with a real client: who is let in, what is reloaded, and how long a handshake may take.
 
-use std::io::{Read, Write};
-use std::time::{Duration, Instant};
+use std::io::{ErrorKind, Read, Write};
 
 use tokio_rustls::rustls::SupportedProtocolVersion;
 use tokio_rustls::rustls::version::TLS12;
 use tollgate_testkit::{Scratch, until};
 
+use crate::connection_limits::is_open;
 use crate::pki::{Pair, TestCa};
 use crate::program::{SLOW_POLICY, Server, run, stderr};
 use tollgate_testkit::tls::Client;
@@ -140,20 +140,20 @@ fn strangers_and_sleepers_are_given_up() {
     for sleeper in &mut sleepers {
         sleeper.write_all(&[22, 3, 1, 2, 0, 1]).unwrap(); // The beginning of a handshake.
     }
-    #[allow(clippy::disallowed_methods, reason = "what is measured is real time")]
-    let start = Instant::now();
     let mut plain = server.connect();
     plain.write_all(b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n").unwrap();
     let mut answer = Vec::new();
     let _ = plain.read_to_end(&mut answer); // An alert, and the end, however the system tells it.
     assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
-    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
     assert_eq!(Client::trusting(&authority).connect(&server).ask("GET", "/healthz", "").unwrap().0, 200);
+    // Neither of them had to wait until those who came before had timed out.
+    assert!(sleepers.iter().all(is_open), "a sleeper was disconnected first");
     for mut sleeper in sleepers {
+        sleeper.set_nonblocking(false).unwrap();
         let mut answer = Vec::new();
-        let _ = sleeper.read_to_end(&mut answer);
-        assert!(answer.len() < 10, "{answer:?}");
-        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+        let end = sleeper.read_to_end(&mut answer);
+        let is_stuck = end.is_err_and(|error| error.kind() == ErrorKind::WouldBlock); // The client's own timeout.
+        assert!(answer.len() < 10 && !is_stuck, "{answer:?}");
     }
 }
 

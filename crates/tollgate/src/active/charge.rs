@@ -174,17 +174,11 @@ impl ActivePolicy {
         if !std::ptr::eq(limit, known) && identity(limit) != identity(known) {
             return None;
         }
+        let (family, quota) = (counters.family(status.enforcement), limit.quota(status.quota)?);
         let charge = Charge {
-            key: status.key,
-            family: counters.family(status.enforcement),
-            number: 0,
-            quota: limit.quota(status.quota)?,
-            cost: status.cost,
             enforcement: status.enforcement,
-            permit: PermitId(0),
             group: status.group,
-            lease: None,
-            charged: Charged::UNKNOWN,
+            ..Charge::new(status.key, family, 0, quota, status.cost)
         };
         let mut held = Held::by_status(limit, &charge, status, now);
         held.number = *counters.numbers.get(held.quota_in(known))?;

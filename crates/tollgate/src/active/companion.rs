@@ -2,14 +2,12 @@
 
 use super::ActivePolicy;
 use crate::address::Text;
-use crate::algorithm::Charged;
-use crate::algorithm::concurrency::PermitId;
 use crate::key::Secret;
 use crate::memory::NUMBER_OF_TALLIES;
 use crate::policy::{By, Limit, Match, Penalty};
 use crate::quota::Quota;
 use crate::request::CheckRequest;
-use crate::store::{Charge, Charges, Enforcement, Family};
+use crate::store::{Charge, Charges, Family};
 
 /// The companion counters of a limit.
 pub(crate) struct Companions {
@@ -82,18 +80,8 @@ impl ActivePolicy {
             let value = descriptor.attributes().get(usize::from(position))?.value;
             by.counted(value, &mut Text::EMPTY.clone()).add_to(&mut key, &self.secret);
         }
-        Some(Charge {
-            key: key.finish(&self.secret),
-            family,
-            number: NUMBER_OF_TALLIES,
-            quota,
-            cost: 1,
-            enforcement: Enforcement::Enforced,
-            permit: PermitId(0),
-            group: self.group_of(descriptor, matched, counters),
-            lease: None,
-            charged: Charged::UNKNOWN,
-        })
+        let charge = Charge::new(key.finish(&self.secret), family, NUMBER_OF_TALLIES, quota, 1);
+        Some(Charge { group: self.group_of(descriptor, matched, counters), ..charge })
     }
 
     /// The companion counters of all matches, to be reset with them.

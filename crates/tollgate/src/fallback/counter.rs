@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use super::local::KeySlot;
 use crate::active::ActivePolicy;
-use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
 use crate::decision::Held;
 use crate::key::Fingerprint;
 use crate::memory::NUMBER_OF_TALLIES;
 use crate::quota::Quota;
-use crate::store::{Charge, Enforcement, Family};
+use crate::store::{Charge, Family};
 
 /// The definition of a tally. Deferred charges keep it, because no policy does.
 #[derive(Debug)]
@@ -22,18 +21,7 @@ pub(crate) struct Windows {
 impl Windows {
     /// The charge of one counter.
     pub(crate) fn charge(&self, key: Fingerprint, cost: u64) -> Charge<'_> {
-        Charge {
-            key,
-            family: &self.family,
-            number: NUMBER_OF_TALLIES,
-            quota: &self.quota,
-            cost,
-            enforcement: Enforcement::Enforced,
-            permit: PermitId(0),
-            group: None,
-            lease: None,
-            charged: Charged::UNKNOWN,
-        }
+        Charge::new(key, &self.family, NUMBER_OF_TALLIES, &self.quota, cost)
     }
 }
 

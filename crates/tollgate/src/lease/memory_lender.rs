@@ -5,8 +5,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::demand::{FleetDemand, Scarcity};
 use super::{LeaseRequest, Lender, Loan, Loans, window_of};
-use crate::algorithm::Charged;
-use crate::algorithm::concurrency::PermitId;
 use crate::key::{Fingerprint, Secret};
 use crate::memory::MemoryStore;
 use crate::outcome::{Outcome, Verdict};
@@ -34,18 +32,8 @@ pub struct MemoryReceipt {
 
 impl MemoryReceipt {
     fn charge(&self, cost: u64) -> Charge<'_> {
-        Charge {
-            key: self.key,
-            family: &self.owner.0,
-            number: self.number,
-            quota: &self.owner.1,
-            cost,
-            enforcement: Enforcement::Enforced,
-            permit: PermitId(0),
-            group: None,
-            lease: None,
-            charged: Charged::UNKNOWN,
-        }
+        let (family, quota) = &*self.owner;
+        Charge::new(self.key, family, self.number, quota, cost)
     }
 }
 

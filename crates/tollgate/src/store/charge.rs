@@ -212,6 +212,29 @@ pub struct Charge<'a> {
 }
 
 impl<'a> Charge<'a> {
+    /// A charge that takes part in the verdict, outside any group, without a permit and without a lease.
+    #[inline]
+    pub(crate) const fn new(
+        key: Fingerprint,
+        family: &'a Family,
+        number: u32,
+        quota: &'a Quota,
+        cost: u64,
+    ) -> Self {
+        Self {
+            key,
+            family,
+            number,
+            quota,
+            cost,
+            enforcement: Enforcement::Enforced,
+            permit: PermitId(0),
+            group: None,
+            lease: None,
+            charged: Charged::UNKNOWN,
+        }
+    }
+
     /// The counter: a keyed hash that no two counters share.
     #[must_use]
     pub const fn key(&self) -> u128 {

@@ -1,6 +1,5 @@
-//! Views of a fleet and commands to it: views of this node together with those of the others, and changes
-//! that hold for all nodes. A node that does not answer is named with the reason, and never left out. Sums say over how
-//! many nodes they are.
+//! Views of this node together with those of the others. A node that does not answer is named with the reason, and never
+//! left out. Sums say over how many nodes they are.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,293 +7,165 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hyper::Request;
 use hyper::body::Incoming;
-use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
 
+use super::act::{Act, AdminAnswer, body};
+use super::explain;
 use super::form::{Query, TailChoice, ViewScope};
 use super::guard::Sender;
 use super::reply::AdminClient;
 use super::route::Verb;
 use super::tail::{self, EventBody, PastDenials, TailFilter, TailSource};
 use super::traffic_view::TopView;
-use super::verbs::{Act, AdminAnswer, body};
 use super::view::Depth;
-use crate::control::ControlPlane;
-use crate::fleet::{AnswerLimits, NodeView, PeerRequest, Reached};
-use crate::problem::AdminProblem;
-use crate::problem::Problem;
+use crate::fleet::{
+    ASKED_MAX, AnswerLimits, AskedNode, FleetMember, NodeAnswer, NodeView, PeerRequest, ask_each,
+};
+use crate::problem::{AdminProblem, Problem};
 
 /// Default and maximum number of keys of `top`, and of entries of `audit`.
 const LISTED: (usize, usize) = (20, 1_000);
-/// Maximum number of nodes that are asked at once.
-const ASKED_MAX: usize = 64;
 
-/// A node, and whether its answer is part of a view.
-#[derive(Debug, Serialize)]
-pub(super) struct AskedNode {
-    pub(super) name: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<String>,
-    #[serde(rename = "this")]
-    is_this: bool,
-    pub(super) answered: bool,
-    /// Why it has not answered.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) problem: Option<String>,
-}
-
-/// The answer of a node.
-pub(super) struct NodeAnswer {
-    pub(super) node: NodeView,
-    pub(super) answer: Result<Value, String>,
-}
-
-impl NodeAnswer {
-    pub(super) fn asked(&self) -> AskedNode {
-        AskedNode {
-            name: self.node.name.clone(),
-            id: self.node.id.clone(),
-            is_this: self.node.is_this,
-            answered: self.answer.is_ok(),
-            problem: self.answer.as_ref().err().cloned(),
+/// Answers get, explain, top, tail and audit, for this node, another one, or all of them.
+pub(super) async fn view(
+    act: &Act<'_>,
+    sender: &Sender<'_>,
+    request: Request<Incoming>,
+    asker: AdminClient,
+) -> Result<AdminAnswer, Problem> {
+    let uri = request.uri().clone();
+    let own: &[&str] = match act.verb {
+        Verb::Top | Verb::Audit => &["fleet", "node", "limit"],
+        Verb::Tail => &["fleet", "node", "denied", "would_deny", "since"],
+        _ => &["fleet", "node"],
+    };
+    let query = Query::read(uri.query(), own)?;
+    let scope = query.scope()?;
+    let is_posted = matches!(act.verb, Verb::Get | Verb::Explain);
+    let body = if is_posted { body(request).await? } else { Bytes::new() };
+    if sender.question.is_some_and(|question| !question.has_body(&body)) {
+        return Err(Problem::of_admin(AdminProblem::NoToken, "the node that asks has signed another body"));
+    }
+    let forwarded = uri.query().unwrap_or_default().split('&').filter(|part| is_forwarded(part));
+    let parameters = match act.verb {
+        // A key that is busy in sum may be less busy on each node.
+        Verb::Top if !matches!(scope, ViewScope::Node(_)) => format!("limit={}", LISTED.1),
+        _ => forwarded.collect::<Vec<_>>().join("&"),
+    };
+    let path = format!("{}?{parameters}", uri.path());
+    let method = if is_posted { "POST" } else { "GET" };
+    let question = PeerRequest { method, path, body: body.clone(), key: sender.key.clone() };
+    let nodes = meant(&act.control.fleet, &scope).await?;
+    if act.verb == Verb::Tail {
+        let shown = query.tail()?;
+        return tail(act, shown, nodes, question, asker).await;
+    }
+    match nodes.as_slice() {
+        [] => own_view(act, &body, query.number("limit", LISTED.0, LISTED.1)?).await,
+        [one] if matches!(scope, ViewScope::Node(_)) => {
+            let answered = act.control.fleet.ask(one, &question, AnswerLimits::VIEW).await;
+            AdminAnswer::json(&answered.map_err(|problem| unanswered(one, &problem))?)
+        }
+        nodes => {
+            let most = query.number("limit", LISTED.0, LISTED.1)?;
+            let (own, others) = tokio::join!(
+                own_view(act, &body, LISTED.1),
+                ask_each(&act.control.fleet, nodes, &question, AnswerLimits::VIEW)
+            );
+            let AdminAnswer::Json(own) = own? else { return Err(Problem::invalid("no document")) };
+            let own: Value = serde_json::from_slice(&own).unwrap_or_default();
+            AdminAnswer::json(&merged(act.verb, own, others?, most))
         }
     }
 }
 
-impl ControlPlane {
-    /// Makes a change, and answers once the other nodes and the disk have it, or with the reason why not. The change is
-    /// active on this node in any case.
-    pub(super) async fn changed(
-        &self,
-        change: impl FnOnce() -> Result<AdminAnswer, Problem>,
-    ) -> Result<AdminAnswer, Problem> {
-        let (answer, ids) = self.fleet.change(change);
-        let mut answer = answer?;
-        if !ids.is_empty() {
-            answer = match self.fleet.share(&ids).await {
-                Reached::OnlyNode => answer,
-                Reached::Fleet => answer
-                    .with("scope", "fleet")?
-                    .with("notice", "this holds on every node that reaches the store, within a second")?,
-                Reached::ThisNode { problem } => answer.with("scope", "node")?.with(
-                    "notice",
-                    &format!(
-                        "this holds on this node only: {problem}; the other nodes get it as soon as the store takes it"
-                    ),
-                )?,
-            };
-        }
-        let Some(operator_state) = &self.operator_state else { return Ok(answer) };
-        match operator_state.keep().await {
-            Ok(()) => Ok(answer),
-            Err(error) => answer.with("warning", &error),
+/// The nodes that a view asks. None for a view of this node alone.
+pub(super) async fn meant(fleet: &FleetMember, scope: &ViewScope) -> Result<Vec<NodeView>, Problem> {
+    if *scope == ViewScope::This {
+        return Ok(Vec::new());
+    }
+    let nodes = fleet.roster().await.nodes;
+    let ViewScope::Node(name) = scope else {
+        let is_alone = *scope == ViewScope::Auto && nodes.len() < 2;
+        return Ok(if is_alone { Vec::new() } else { nodes });
+    };
+    let is_named = |node: &&NodeView| node.name == *name || node.id.as_ref() == Some(name);
+    let mut named = nodes.iter().filter(is_named);
+    match (named.next(), named.next()) {
+        (Some(one), None) if one.is_this => Ok(Vec::new()),
+        (Some(one), None) => Ok(vec![one.clone()]),
+        (Some(_), Some(_)) => Err(Problem::of_admin(
+            AdminProblem::Conflict,
+            "several nodes have this name; name one by its id, which GET /admin/v1/fleet and `tollgate fleet` list",
+        )),
+        (None, _) => {
+            let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+            let detail = format!("there is no node {name:?}; accepted: this, {}", names.join(", "));
+            Err(Problem::of_admin(AdminProblem::Unknown, detail))
         }
     }
+}
 
-    /// Announces a reset to the other nodes. The answer says so if it does not reach them.
-    pub(super) async fn announce_reset(
-        &self,
-        answer: AdminAnswer,
-        keys: Vec<u128>,
-    ) -> Result<AdminAnswer, Problem> {
-        match self.fleet.announce_reset(keys).await {
-            Ok(()) => Ok(answer),
-            Err(problem) => answer.with(
-                "notice",
-                &format!(
-                    "the other nodes do not know of it ({problem}): one that holds a lease of such a counter goes on with it \
-                     until the lease ends"
-                ),
-            ),
+/// The view of this node, with at most so many keys or entries.
+async fn own_view(act: &Act<'_>, body: &[u8], most: usize) -> Result<AdminAnswer, Problem> {
+    match act.verb {
+        Verb::Get => explain::explain(act, body, Depth::State).await,
+        Verb::Explain => explain::explain(act, body, Depth::Reasons).await,
+        Verb::Audit => AdminAnswer::json(&json!({ "entries": act.control.admin.audit.latest(most) })),
+        _ => {
+            let (keys, since) =
+                (act.service().meter.top(most, act.now), act.service().meter.top_since(act.now));
+            let since = if keys.is_empty() { act.now } else { since.min(act.now) };
+            AdminAnswer::json(&TopView::new(&keys, since, act.policy_report(), act.now, act.wall))
         }
     }
+}
 
-    /// Answers get, explain, top, tail and audit, for this node, another one, or all of them.
-    pub(super) async fn view(
-        &self,
-        act: &Act<'_>,
-        sender: &Sender<'_>,
-        request: Request<Incoming>,
-        asker: AdminClient,
-    ) -> Result<AdminAnswer, Problem> {
-        let uri = request.uri().clone();
-        let own: &[&str] = match act.verb {
-            Verb::Top | Verb::Audit => &["fleet", "node", "limit"],
-            Verb::Tail => &["fleet", "node", "denied", "would_deny", "since"],
-            _ => &["fleet", "node"],
-        };
-        let query = Query::read(uri.query(), own)?;
-        let scope = query.scope()?;
-        let is_posted = matches!(act.verb, Verb::Get | Verb::Explain);
-        let body = if is_posted { body(request).await? } else { Bytes::new() };
-        if sender.question.is_some_and(|question| !question.has_body(&body)) {
-            return Err(Problem::of_admin(
-                AdminProblem::NoToken,
-                "the node that asks has signed another body",
-            ));
-        }
-        let forwarded = uri.query().unwrap_or_default().split('&').filter(|part| is_forwarded(part));
-        let parameters = match act.verb {
-            // A key that is busy in sum may be less busy on each node.
-            Verb::Top if !matches!(scope, ViewScope::Node(_)) => format!("limit={}", LISTED.1),
-            _ => forwarded.collect::<Vec<_>>().join("&"),
-        };
-        let path = format!("{}?{parameters}", uri.path());
-        let method = if is_posted { "POST" } else { "GET" };
-        let question = PeerRequest { method, path, body: body.clone(), key: sender.key.clone() };
-        let nodes = self.meant(&scope).await?;
-        if act.verb == Verb::Tail {
-            let shown = query.tail()?;
-            return self.tail(act, shown, nodes, question, asker).await;
-        }
-        match nodes.as_slice() {
-            [] => self.own_view(act, &body, query.number("limit", LISTED.0, LISTED.1)?).await,
-            [one] if matches!(scope, ViewScope::Node(_)) => {
-                let answered = self.fleet.ask(one, &question, AnswerLimits::VIEW).await;
-                AdminAnswer::json(&answered.map_err(|problem| unanswered(one, &problem))?)
+/// Streams the decisions of this node.
+///
+/// # Errors
+/// When as many views are open as may be.
+fn own_tail(act: &Act<'_>, shown: TailChoice, asker: AdminClient) -> Result<EventBody, Problem> {
+    let place = Arc::clone(&act.control.admin.watchers).try_acquire_owned().map_err(|_| {
+        Problem::of_admin(
+            AdminProblem::TooManyWatchers,
+            "close one of the others, or try again when one has ended",
+        )
+    })?;
+    let AdminClient { stop, answering, .. } = asker;
+    let meter = &act.service().meter;
+    let past = shown.since.map(|since| {
+        let from = act.now - since;
+        let (events, forgotten_until) = match shown.filter {
+            TailFilter::WouldDeny => {
+                (meter.shadow_denials_since(from), meter.shadow_denials_forgotten_until())
             }
-            nodes => {
-                let most = query.number("limit", LISTED.0, LISTED.1)?;
-                let (own, others) = tokio::join!(
-                    self.own_view(act, &body, LISTED.1),
-                    self.asked(nodes, &question, AnswerLimits::VIEW)
-                );
-                let AdminAnswer::Json(own) = own? else { return Err(Problem::invalid("no document")) };
-                let own: Value = serde_json::from_slice(&own).unwrap_or_default();
-                AdminAnswer::json(&merged(act.verb, own, others?, most))
+            TailFilter::All | TailFilter::Denied => {
+                (meter.denials_since(from), meter.denials_forgotten_until())
             }
-        }
-    }
-
-    /// The nodes that a view asks. None for a view of this node alone.
-    pub(super) async fn meant(&self, scope: &ViewScope) -> Result<Vec<NodeView>, Problem> {
-        if *scope == ViewScope::This {
-            return Ok(Vec::new());
-        }
-        let nodes = self.fleet.roster().await.nodes;
-        let ViewScope::Node(name) = scope else {
-            let is_alone = *scope == ViewScope::Auto && nodes.len() < 2;
-            return Ok(if is_alone { Vec::new() } else { nodes });
         };
-        let is_named = |node: &&NodeView| node.name == *name || node.id.as_ref() == Some(name);
-        let mut named = nodes.iter().filter(is_named);
-        match (named.next(), named.next()) {
-            (Some(one), None) if one.is_this => Ok(Vec::new()),
-            (Some(one), None) => Ok(vec![one.clone()]),
-            (Some(_), Some(_)) => Err(Problem::of_admin(
-                AdminProblem::Conflict,
-                "several nodes have this name; name one by its id, which GET /admin/v1/fleet and `tollgate fleet` list",
-            )),
-            (None, _) => {
-                let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
-                let detail = format!("there is no node {name:?}; accepted: this, {}", names.join(", "));
-                Err(Problem::of_admin(AdminProblem::Unknown, detail))
-            }
-        }
-    }
+        PastDenials { events, forgotten_until: forgotten_until.filter(|at| *at >= from) }
+    });
+    let source = TailSource { past, events: meter.watch() };
+    Ok(tail::lines(source, shown.filter, act.control.admin.clock.clone(), stop, place, answering))
+}
 
-    /// The view of this node, with at most so many keys or entries.
-    async fn own_view(&self, act: &Act<'_>, body: &[u8], most: usize) -> Result<AdminAnswer, Problem> {
-        match act.verb {
-            Verb::Get => self.explain(act, body, Depth::State).await,
-            Verb::Explain => self.explain(act, body, Depth::Reasons).await,
-            Verb::Audit => AdminAnswer::json(&json!({ "entries": act.admin.audit.latest(most) })),
-            _ => {
-                let (keys, since) =
-                    (self.service.meter.top(most, act.now), self.service.meter.top_since(act.now));
-                let since = if keys.is_empty() { act.now } else { since.min(act.now) };
-                AdminAnswer::json(&TopView::new(&keys, since, self.policy_report(act), act.now, act.wall))
-            }
-        }
+/// Streams the decisions of this node, of another one, or of all of them.
+pub(super) async fn tail(
+    act: &Act<'_>,
+    shown: TailChoice,
+    nodes: Vec<NodeView>,
+    question: PeerRequest,
+    asker: AdminClient,
+) -> Result<AdminAnswer, Problem> {
+    let own = own_tail(act, shown, asker)?;
+    if nodes.is_empty() {
+        return Ok(AdminAnswer::Lines(own));
     }
-
-    /// Asks the other nodes at once. The place of this node stays without an answer.
-    ///
-    /// # Errors
-    /// When they are being asked for as many views as may be.
-    pub(super) async fn asked(
-        &self,
-        nodes: &[NodeView],
-        question: &PeerRequest,
-        limits: AnswerLimits,
-    ) -> Result<Vec<NodeAnswer>, Problem> {
-        let _asking = self.admin.fan_outs.try_acquire().map_err(|_| {
-            let detail =
-                "this server is asking the other nodes for as many views as it may; try again in a second";
-            Problem::of_admin(AdminProblem::Busy, detail)
-        })?;
-        let mut asked = JoinSet::new();
-        for (place, node) in nodes.iter().enumerate() {
-            let (fleet, node, question) = (Arc::clone(&self.fleet), node.clone(), question.clone());
-            asked.spawn(async move {
-                let answer = match place {
-                    _ if node.is_this => Ok(Value::Null),
-                    0..ASKED_MAX => fleet.ask(&node, &question, limits).await,
-                    _ => Err(format!("it was not asked: at most {ASKED_MAX} nodes are")),
-                };
-                (place, NodeAnswer { node, answer })
-            });
-        }
-        let mut answers: BTreeMap<usize, NodeAnswer> = BTreeMap::new();
-        while let Some(answered) = asked.join_next().await {
-            answers.extend(answered);
-        }
-        let missing = |node: &NodeView| NodeAnswer {
-            node: node.clone(),
-            answer: Err("it was not asked because of a fault in Tollgate".to_owned()),
-        };
-        let each = nodes.iter().enumerate();
-        Ok(each.map(|(place, node)| answers.remove(&place).unwrap_or_else(|| missing(node))).collect())
-    }
-
-    /// Streams the decisions of this node.
-    ///
-    /// # Errors
-    /// When as many views are open as may be.
-    fn own_tail(&self, act: &Act<'_>, shown: TailChoice, asker: AdminClient) -> Result<EventBody, Problem> {
-        let place = Arc::clone(&act.admin.watchers).try_acquire_owned().map_err(|_| {
-            Problem::of_admin(
-                AdminProblem::TooManyWatchers,
-                "close one of the others, or try again when one has ended",
-            )
-        })?;
-        let AdminClient { stop, answering, .. } = asker;
-        let meter = &self.service.meter;
-        let past = shown.since.map(|since| {
-            let from = act.now - since;
-            let (events, forgotten_until) = match shown.filter {
-                TailFilter::WouldDeny => {
-                    (meter.shadow_denials_since(from), meter.shadow_denials_forgotten_until())
-                }
-                TailFilter::All | TailFilter::Denied => {
-                    (meter.denials_since(from), meter.denials_forgotten_until())
-                }
-            };
-            PastDenials { events, forgotten_until: forgotten_until.filter(|at| *at >= from) }
-        });
-        let source = TailSource { past, events: meter.watch() };
-        Ok(tail::lines(source, shown.filter, act.admin.clock.clone(), stop, place, answering))
-    }
-
-    /// Streams the decisions of this node, of another one, or of all of them.
-    pub(super) async fn tail(
-        &self,
-        act: &Act<'_>,
-        shown: TailChoice,
-        nodes: Vec<NodeView>,
-        question: PeerRequest,
-        asker: AdminClient,
-    ) -> Result<AdminAnswer, Problem> {
-        let own = self.own_tail(act, shown, asker)?;
-        if nodes.is_empty() {
-            return Ok(AdminAnswer::Lines(own));
-        }
-        let shows_this = nodes.iter().find(|node| node.is_this).map(|node| node.name.clone());
-        let others = nodes.into_iter().filter(|node| !node.is_this).take(ASKED_MAX).collect();
-        let merged = tail::merged(own, shows_this, others, Arc::clone(&self.fleet), question);
-        Ok(AdminAnswer::Lines(merged))
-    }
+    let shows_this = nodes.iter().find(|node| node.is_this).map(|node| node.name.clone());
+    let others = nodes.into_iter().filter(|node| !node.is_this).take(ASKED_MAX).collect();
+    let merged = tail::merged(own, shows_this, others, Arc::clone(&act.control.fleet), question);
+    Ok(AdminAnswer::Lines(merged))
 }
 
 /// Whether a parameter is for the other nodes as well.

@@ -8,10 +8,9 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::OwnedSemaphorePermit;
 use tollgate::{Policy, Ticks};
 
-use super::fleet::{AskedNode, NodeAnswer};
-use super::verbs::{Act, AdminAnswer};
+use super::act::{Act, AdminAnswer};
 use crate::control::ControlPlane;
-use crate::fleet::{AnswerLimits, NodeKey, NodeView, PeerRequest};
+use crate::fleet::{AnswerLimits, AskedNode, NodeAnswer, NodeKey, NodeView, PeerRequest, ask_each};
 use crate::problem::{AdminProblem, Problem};
 use crate::service::comparison::{Pair, PastComparison, past_comparison};
 use crate::service::request_ring::{BYTES_MAX, KeptMinute, PastRequests};
@@ -52,76 +51,72 @@ pub(super) struct PastView {
     pub(super) nodes: Vec<AskedNode>,
 }
 
-impl ControlPlane {
-    /// The kept requests of this node. A few answers at a time: each may be large.
-    pub(super) async fn kept_requests(&self, act: &Act<'_>, last: Ticks) -> Result<AdminAnswer, Problem> {
-        let permit = Arc::clone(&self.admin.kept_requests).try_acquire_owned().map_err(|_| {
-            let detail = "other nodes are reading the requests of the last hour; try again in a few seconds";
-            Problem::of_admin(AdminProblem::Busy, detail)
-        })?;
-        let (service, since, wall) = (Arc::clone(&self.service), act.now - last, act.wall);
-        let answer = tokio::task::spawn_blocking(move || {
-            let kept = AdminAnswer::json(&KeptRequests { minutes: service.ring.since(since, wall) })?;
-            Ok(match kept {
-                AdminAnswer::Json(text) => {
-                    AdminAnswer::Json(Bytes::from_owner(HeldDocument { text, _permit: permit }))
-                }
-                lines @ AdminAnswer::Lines(_) => lines,
-            })
-        });
-        answer.await.unwrap_or_else(|_| Err(ended()))
-    }
-
-    /// Lets two policies decide about the last requests of this node and of others. One comparison at a time.
-    pub(super) async fn past(
-        &self,
-        policies: [Arc<Policy>; 2],
-        last: Ticks,
-        nodes: &[NodeView],
-        key: &NodeKey,
-    ) -> Result<PastView, Problem> {
-        let Ok(_one) = self.admin.comparing.try_acquire() else {
-            let detail = "another policy is compared with the last hour; try again in a few seconds";
-            return Err(Problem::of_admin(AdminProblem::Conflict, detail));
-        };
-        let (now, wall) = (self.service.now(), self.service.engine.maintenance().wall());
-        let since = now - last;
-        let question = PeerRequest {
-            method: "GET",
-            path: format!("/admin/v1/requests?last={}ms", last.ceil_millis()),
-            body: Bytes::new(),
-            key: key.clone(),
-        };
-        let answers = self.asked(nodes, &question, ANSWER_LIMITS).await?;
-        let mut asked: Vec<AskedNode> = answers.iter().map(NodeAnswer::asked).collect();
-        let mut minutes = Vec::new();
-        for (answer, asked) in answers.into_iter().zip(&mut asked).filter(|(answer, _)| !answer.node.is_this)
-        {
-            match answer.answer.map(serde_json::from_value::<KeptRequests>) {
-                Ok(Ok(kept)) => minutes.extend(kept.minutes),
-                Ok(Err(_)) => {
-                    asked.answered = false;
-                    asked.problem =
-                        Some("its requests have another form: it is of another version".to_owned());
-                }
-                // It is among the nodes, with the reason.
-                Err(_) => {}
+/// The kept requests of this node. A few answers at a time: each may be large.
+pub(super) async fn kept(act: &Act<'_>, last: Ticks) -> Result<AdminAnswer, Problem> {
+    let permit = Arc::clone(&act.control.admin.kept_requests).try_acquire_owned().map_err(|_| {
+        let detail = "other nodes are reading the requests of the last hour; try again in a few seconds";
+        Problem::of_admin(AdminProblem::Busy, detail)
+    })?;
+    let (service, since, wall) = (Arc::clone(act.service()), act.now - last, act.wall);
+    let answer = tokio::task::spawn_blocking(move || {
+        let kept = AdminAnswer::json(&KeptRequests { minutes: service.ring.since(since, wall) })?;
+        Ok(match kept {
+            AdminAnswer::Json(text) => {
+                AdminAnswer::Json(Bytes::from_owner(HeldDocument { text, _permit: permit }))
             }
+            lines @ AdminAnswer::Lines(_) => lines,
+        })
+    });
+    answer.await.unwrap_or_else(|_| Err(ended()))
+}
+
+/// Lets two policies decide about the last requests of this node and of others. One comparison at a time.
+pub(super) async fn compared(
+    control: &ControlPlane,
+    policies: [Arc<Policy>; 2],
+    last: Ticks,
+    nodes: &[NodeView],
+    key: &NodeKey,
+) -> Result<PastView, Problem> {
+    let Ok(_one) = control.admin.comparing.try_acquire() else {
+        let detail = "another policy is compared with the last hour; try again in a few seconds";
+        return Err(Problem::of_admin(AdminProblem::Conflict, detail));
+    };
+    let (now, wall) = (control.service.now(), control.service.engine.maintenance().wall());
+    let since = now - last;
+    let question = PeerRequest {
+        method: "GET",
+        path: format!("/admin/v1/requests?last={}ms", last.ceil_millis()),
+        body: Bytes::new(),
+        key: key.clone(),
+    };
+    let answers = ask_each(&control.fleet, nodes, &question, ANSWER_LIMITS).await?;
+    let mut asked: Vec<AskedNode> = answers.iter().map(NodeAnswer::asked).collect();
+    let mut minutes = Vec::new();
+    for (answer, asked) in answers.into_iter().zip(&mut asked).filter(|(answer, _)| !answer.node.is_this) {
+        match answer.answer.map(serde_json::from_value::<KeptRequests>) {
+            Ok(Ok(kept)) => minutes.extend(kept.minutes),
+            Ok(Err(_)) => {
+                asked.answered = false;
+                asked.problem = Some("its requests have another form: it is of another version".to_owned());
+            }
+            // It is among the nodes, with the reason.
+            Err(_) => {}
         }
-        let service = Arc::clone(&self.service);
-        let compared = tokio::task::spawn_blocking(move || {
-            minutes.extend(service.ring.since(since, wall));
-            let past = PastRequests::merged(minutes, since, wall, REQUESTS_MAX);
-            let first = past.ends().map_or(now, |(first, _)| first);
-            past_comparison(&Pair::of_past(&service.engine, policies, first), &past, wall)
-        });
-        let mut comparison = compared.await.map_err(|_| ended())?;
-        for node in asked.iter().filter(|node| !node.answered) {
-            let problem = node.problem.as_deref().unwrap_or_default();
-            comparison.notes.push(format!("without the requests of {}: {problem}", node.name));
-        }
-        Ok(PastView { comparison, nodes: asked })
     }
+    let service = Arc::clone(&control.service);
+    let compared = tokio::task::spawn_blocking(move || {
+        minutes.extend(service.ring.since(since, wall));
+        let past = PastRequests::merged(minutes, since, wall, REQUESTS_MAX);
+        let first = past.ends().map_or(now, |(first, _)| first);
+        past_comparison(&Pair::of_past(&service.engine, policies, first), &past, wall)
+    });
+    let mut comparison = compared.await.map_err(|_| ended())?;
+    for node in asked.iter().filter(|node| !node.answered) {
+        let problem = node.problem.as_deref().unwrap_or_default();
+        comparison.notes.push(format!("without the requests of {}: {problem}", node.name));
+    }
+    Ok(PastView { comparison, nodes: asked })
 }
 
 fn ended() -> Problem {

@@ -5,14 +5,13 @@ use serde::Serialize;
 use tollgate::SwapReport;
 use tollgate::policy::Change;
 
+use super::act::{Act, AdminAnswer};
 use super::form::ReloadForm;
 use super::policy_change::{self, ChangeView, FieldChangeView};
 use super::token::Role;
-use super::verbs::{Act, AdminAnswer};
-use crate::control::ControlPlane;
-use crate::problem::AdminProblem;
-use crate::problem::Problem;
+use crate::problem::{AdminProblem, Problem};
 use crate::reload::{PolicyOutcome, PolicyStatus, ReloadOutcome};
+use crate::service::deciding::Deciding;
 
 /// The result of a reload.
 #[derive(Serialize)]
@@ -84,30 +83,28 @@ impl<'a> ReloadView<'a> {
     }
 }
 
-impl ControlPlane {
-    /// Activates what is on disk. Forcing a policy past the guard needs the role admin.
-    pub(super) async fn reload(&self, act: &Act<'_>, form: &ReloadForm) -> Result<AdminAnswer, Problem> {
-        let about = if form.force { "what the guard refuses" } else { "" };
-        if form.force {
-            act.allow(Role::Admin, about)?;
-        }
-        let reloader = &self.reloader;
-        let before = self.service.deciding();
-        let by = act.operator();
-        let reloading = async { if form.force { reloader.force(by).await } else { reloader.now(by).await } };
-        let done = tokio::select! {
-            done = reloading => done,
-            // A disk that does not answer must not delay a server that is stopping.
-            () = self.readiness.stopped() => Err("the server is about to stop; nothing was reloaded".to_owned()),
-        };
-        let done = done.map_err(|why| {
-            act.audit(about, &format!("refused: {why}"));
-            Problem::of_findings(AdminProblem::Conflict, why)
-        })?;
-        let changes = before.changes(&self.service.deciding());
-        let status = reloader.status();
-        let view = ReloadView::new(done, &status, &changes);
-        act.audit(about, &view.outcome());
-        AdminAnswer::json(&view)
+/// Activates what is on disk. Forcing a policy past the guard needs the role admin.
+pub(super) async fn reload(act: &Act<'_>, form: &ReloadForm) -> Result<AdminAnswer, Problem> {
+    let about = if form.force { "what the guard refuses" } else { "" };
+    if form.force {
+        act.allow(Role::Admin, about)?;
     }
+    let reloader = &act.control.reloader;
+    let before = Deciding::of(act.service());
+    let by = act.operator();
+    let reloading = async { if form.force { reloader.force(by).await } else { reloader.now(by).await } };
+    let done = tokio::select! {
+        done = reloading => done,
+        // A disk that does not answer must not delay a server that is stopping.
+        () = act.control.readiness.stopped() => Err("the server is about to stop; nothing was reloaded".to_owned()),
+    };
+    let done = done.map_err(|why| {
+        act.audit(about, &format!("refused: {why}"));
+        Problem::of_findings(AdminProblem::Conflict, why)
+    })?;
+    let changes = before.changes(&Deciding::of(act.service()));
+    let status = reloader.status();
+    let view = ReloadView::new(done, &status, &changes);
+    act.audit(about, &view.outcome());
+    AdminAnswer::json(&view)
 }

@@ -8,9 +8,10 @@ use hyper::body::Incoming;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{HeaderMap, Request, Response};
 
+use super::act::AdminAnswer;
 use super::guard::NodeRequest;
 use super::tail::EventBody;
-use super::verbs::AdminAnswer;
+use super::verbs;
 use crate::control::ControlPlane;
 use crate::fleet::{NODE_HEADER, NodeKey, NodeSignature, PROOF_HEADER, StreamProofs};
 use crate::problem::AdminProblem;
@@ -38,7 +39,7 @@ pub(crate) async fn respond(
 ) -> Response<AdminBody> {
     let asking = control.admin.node_request(&request, &control.fleet);
     let answered = match control.admin.admit(&request, asking.as_ref(), asker.peer, &control.fleet) {
-        Ok(sender) => control.operate(&sender, request, asker).await,
+        Ok(sender) => verbs::operate(control, &sender, request, asker).await,
         Err(problem) => Err(problem),
     };
     let mut response = match answered {

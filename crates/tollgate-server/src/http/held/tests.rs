@@ -7,10 +7,9 @@ use std::time::Duration;
 use tollgate::store::{Answers, Charge, StoreFailure};
 use tollgate::{Engine, ManualClock, MemoryStore, Policy, Timestamp};
 
-use crate::service::Service;
-use crate::service::holds::Holds;
-
+use super::super::check;
 use super::*;
+use crate::service::holds::Holds;
 
 const POLICY: &[u8] = b"
 limits:
@@ -23,13 +22,9 @@ fn service(time: &ManualClock, room: usize) -> Service<MemoryStore> {
     let policy = Policy::compile("test", POLICY).unwrap();
     let mut service =
         Service::new(Engine::builder().policy(policy).clock(time.clock()).build(), time.clock());
-    service.permits = Holds::new(room);
-    service.reservations = Holds::new(room);
+    service.holds.permits = Holds::new(room);
+    service.holds.reservations = Holds::new(room);
     service
-}
-
-fn handler<S>(service: &Service<S>) -> Handler<'_, S> {
-    Handler { service }
 }
 
 /// A memory store behind a connection that can be cut.
@@ -71,16 +66,13 @@ fn decided(answered: Result<HttpAnswer, Problem>) -> serde_json::Value {
 }
 
 async fn json<S: Store>(service: &Service<S>, body: &str) -> serde_json::Value {
-    decided(handler(service).answer_check(&JsonRequest::check(body.as_bytes()).unwrap()).await)
+    decided(check::answer(service, &JsonRequest::check(body.as_bytes()).unwrap()).await)
 }
 
 /// Makes two reservations.
 async fn reserved<S: Store>(service: &Service<S>, body: &str) -> [Id; 2] {
     let json_request = JsonRequest::reservation(body.as_bytes()).unwrap();
-    let answers = [
-        handler(service).answer_reserve(&json_request).await,
-        handler(service).answer_reserve(&json_request).await,
-    ];
+    let answers = [reserve(service, &json_request).await, reserve(service, &json_request).await];
     answers.map(|answer| decided(answer)["reservation"].as_str().and_then(Id::parse).unwrap())
 }
 
@@ -113,7 +105,7 @@ async fn a_late_release_changes_nothing() {
     for _ in 0..2 {
         json(&service, body).await;
     }
-    assert!(matches!(handler(&service).release(late).await, Ok(HttpAnswer::Done)));
+    assert!(matches!(release(&service, late).await, Ok(HttpAnswer::Done)));
     assert_eq!(json(&service, body).await["allowed"], false);
 }
 
@@ -123,8 +115,7 @@ async fn a_reservation_without_room_charges_nothing() {
     let time = ManualClock::new();
     let service = service(&time, 0);
     let body = br#"{"attributes":{"t":"x"},"cost":3}"#;
-    let problem =
-        handler(&service).answer_reserve(&JsonRequest::reservation(body).unwrap()).await.unwrap_err();
+    let problem = reserve(&service, &JsonRequest::reservation(body).unwrap()).await.unwrap_err();
     assert_eq!(problem.kind, Kind::TooManyReservations);
     let look = json(&service, r#"{"attributes":{"t":"x"},"cost":0}"#).await;
     assert_eq!(look["limits"][0]["remaining"], 5);
@@ -137,10 +128,10 @@ async fn a_reservation_expires_on_its_tick() {
     let service = service(&time, 100);
     let ids = reserved(&service, r#"{"attributes":{"t":"x"},"ttl_ms":1000}"#).await;
     time.advance(Duration::from_micros(999_999));
-    assert!(handler(&service).commit(ids[0], 1).await.is_ok());
+    assert!(commit(&service, ids[0], 1).await.is_ok());
     time.advance(Duration::from_micros(1));
-    assert_eq!(handler(&service).commit(ids[1], 1).await.unwrap_err().kind, Kind::ReservationExpired);
-    assert_eq!(handler(&service).cancel(ids[0]).await.unwrap_err().kind, Kind::ReservationSettled);
+    assert_eq!(commit(&service, ids[1], 1).await.unwrap_err().kind, Kind::ReservationExpired);
+    assert_eq!(cancel(&service, ids[0]).await.unwrap_err().kind, Kind::ReservationSettled);
 }
 
 /// Regression: a reservation that waited in the queue longer than its `ttl_ms` was forgotten before its slot came, so
@@ -152,25 +143,25 @@ async fn a_reservation_that_waits_expires_after_its_turn() {
     let json_request = JsonRequest::reservation(br#"{"attributes":{"l":"x"},"ttl_ms":1000}"#).unwrap();
     let mut ids = Vec::new();
     for (wait, expires_after) in [(None, 1_000), (Some(60_000), 61_000), (Some(120_000), 121_000)] {
-        let answer = decided(handler(&service).answer_reserve(&json_request).await);
+        let answer = decided(reserve(&service, &json_request).await);
         assert_eq!(answer["wait_ms"].as_u64(), wait, "{answer}");
         assert_eq!(answer["expires_after_ms"], expires_after);
         ids.push(answer["reservation"].as_str().and_then(Id::parse).unwrap());
     }
     time.advance(Duration::from_secs(1));
-    assert_eq!(handler(&service).commit(ids[0], 1).await.unwrap_err().kind, Kind::ReservationExpired);
+    assert_eq!(commit(&service, ids[0], 1).await.unwrap_err().kind, Kind::ReservationExpired);
     // The last waiter cancels before its slot, and the next request gets that slot.
-    assert!(matches!(handler(&service).cancel(ids[2]).await, Ok(HttpAnswer::Done)));
-    let next = decided(handler(&service).answer_reserve(&json_request).await);
+    assert!(matches!(cancel(&service, ids[2]).await, Ok(HttpAnswer::Done)));
+    let next = decided(reserve(&service, &json_request).await);
     assert_eq!((&next["wait_ms"], &next["expires_after_ms"]), (&119_000.into(), &120_000.into()));
     time.advance(Duration::from_micros(60_000_000 - 1));
-    let settled = handler(&service).commit(ids[1], 1).await;
+    let settled = commit(&service, ids[1], 1).await;
     assert!(
         matches!(settled, Ok(HttpAnswer::Settled(settled)) if settled == tollgate::engine::Settled::default())
     );
     let next = next["reservation"].as_str().and_then(Id::parse).unwrap();
     time.advance(Duration::from_micros(60_000_001));
-    assert_eq!(handler(&service).commit(next, 1).await.unwrap_err().kind, Kind::ReservationExpired);
+    assert_eq!(commit(&service, next, 1).await.unwrap_err().kind, Kind::ReservationExpired);
 }
 
 /// Regression: a commit, a cancel or a release that met an unreachable store lost its id. The id is valid again when
@@ -186,16 +177,16 @@ async fn a_permit_that_a_failing_store_did_not_release_is_still_held() {
     let permit = taken["permit"].as_str().and_then(Id::parse).unwrap();
     down.store(true, Ordering::SeqCst);
     let problems = [
-        handler(&service).commit(ids[0], 1).await.unwrap_err(),
-        handler(&service).cancel(ids[1]).await.unwrap_err(),
-        handler(&service).release(permit).await.unwrap_err(),
+        commit(&service, ids[0], 1).await.unwrap_err(),
+        cancel(&service, ids[1]).await.unwrap_err(),
+        release(&service, permit).await.unwrap_err(),
     ];
     assert!(problems.iter().all(|problem| problem.kind == Kind::StoreUnavailable), "{problems:?}");
     down.store(false, Ordering::SeqCst);
-    assert!(handler(&service).commit(ids[0], 1).await.is_ok());
-    assert!(handler(&service).cancel(ids[1]).await.is_ok());
-    assert!(handler(&service).release(permit).await.is_ok());
+    assert!(commit(&service, ids[0], 1).await.is_ok());
+    assert!(cancel(&service, ids[1]).await.is_ok());
+    assert!(release(&service, permit).await.is_ok());
     let look = json(&service, r#"{"attributes":{"t":"x","k":"x"},"cost":0}"#).await;
     assert_eq!((&look["limits"][0]["remaining"], &look["limits"][1]["remaining"]), (&2.into(), &4.into()));
-    assert_eq!(handler(&service).commit(ids[0], 1).await.unwrap_err().kind, Kind::ReservationSettled);
+    assert_eq!(commit(&service, ids[0], 1).await.unwrap_err().kind, Kind::ReservationSettled);
 }

@@ -1,8 +1,6 @@
 //! Returns of nodes to a shared counter: expired units, and refunds of cancelled reservations.
 
 use super::*;
-use crate::algorithm::Charged;
-use crate::algorithm::concurrency::PermitId;
 use crate::algorithm::sliding_window::Estimate;
 use crate::engine::Reservation;
 use crate::key::Fingerprint;
@@ -165,18 +163,9 @@ fn returned_units_count_at_their_acquisition() {
         let quota = quota.unwrap();
         let memory = MemoryLender::new(MemoryStore::new(1 << 20, START), 1);
         let family = Family::single(&Secret::repeatable(7), &[b"limit"], quota.clone());
-        let charge = |cost| Charge {
-            key: family.overflow(Fingerprint { tag: 1, rest: 0 }),
-            family: &family,
-            number: 0,
-            quota: &quota,
-            cost,
-            enforcement: crate::store::Enforcement::Enforced,
-            permit: PermitId(0),
-            group: None,
-            lease: Some(crate::store::Lease::default()),
-            charged: Charged::UNKNOWN,
-        };
+        let key = family.overflow(Fingerprint { tag: 1, rest: 0 });
+        let lease = Some(crate::store::Lease::default());
+        let charge = |cost| Charge { lease, ..Charge::new(key, &family, 0, &quota, cost) };
         let at = |seconds| START + Ticks::from_secs(seconds);
         let admits = |cost, seconds| {
             block_on(memory.charge(&[charge(cost)], at(seconds))).unwrap()[0].outcome.is_allowed()

@@ -121,8 +121,6 @@ impl MemoryStore {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::algorithm::Charged;
-    use crate::algorithm::concurrency::PermitId;
     use crate::algorithm::fixed_window::Align;
     use crate::key::Secret;
     use crate::quota::Quota;
@@ -169,21 +167,14 @@ mod tests {
                 .map(|at| {
                     let kind = usize::try_from(below(&mut seed, kinds)).unwrap();
                     let key = format!("{at}-{}", below(&mut seed, 3));
-                    Charge {
-                        key: secret.text_key(families[kind].prefix(), key.as_bytes()),
-                        family: &families[kind],
-                        number: 0,
-                        quota: &quotas[kind],
-                        cost: below(&mut seed, 4),
-                        enforcement: match below(&mut seed, 4) {
-                            0 => Enforcement::Shadow,
-                            _ => Enforcement::Enforced,
-                        },
-                        permit: PermitId(0),
-                        group: None,
-                        lease: None,
-                        charged: Charged::UNKNOWN,
-                    }
+                    let family = &families[kind];
+                    let key = secret.text_key(family.prefix(), key.as_bytes());
+                    let charge = Charge::new(key, family, 0, &quotas[kind], below(&mut seed, 4));
+                    let enforcement = match below(&mut seed, 4) {
+                        0 => Enforcement::Shadow,
+                        _ => Enforcement::Enforced,
+                    };
+                    Charge { enforcement, ..charge }
                 })
                 .collect();
             let mut answers = Answers::new();

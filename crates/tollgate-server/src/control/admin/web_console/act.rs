@@ -3,8 +3,9 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::super::act::AdminAnswer;
 use super::super::route::Verb;
-use super::super::verbs::AdminAnswer;
+use super::super::verbs::perform;
 use super::form::FormFields;
 use super::intent::{Intent, Offer, Subject};
 use super::panel::{Panel, Tone};
@@ -132,7 +133,7 @@ impl ControlPlane {
         intent: &Intent,
     ) -> Result<(Sentences, Value), Problem> {
         let body = intent.body().to_string();
-        let answer = match self.perform(&session.who, intent.verb, body.as_bytes()).await? {
+        let answer = match perform(self, &session.who, intent.verb, body.as_bytes()).await? {
             AdminAnswer::Json(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
             AdminAnswer::Lines(_) => Value::Null,
         };

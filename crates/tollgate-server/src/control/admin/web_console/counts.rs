@@ -167,7 +167,7 @@ impl NodeCounts {
         };
         let limit = |name: String| Some((name.clone(), LimitCounts::of(recorder, &name)?));
         let wall = service.engine.maintenance().wall();
-        let shedder = service.overload.as_deref();
+        let shedder = service.shedder();
         let controllers = shedder.map(|shedder| {
             let reports = shedder.reports().into_iter();
             let shed = |report: &ControllerReport| {
@@ -179,12 +179,12 @@ impl NodeCounts {
         });
         let hold = |(open, expired): (usize, u64)| HoldCounts { open: open as u64, expired };
         let holds = [
-            ("reservations", hold(service.reservations.held(now))),
-            ("permits of concurrency limits", hold(service.permits.held(now))),
-            ("reports awaited", hold(service.reports.held(now))),
+            ("reservations", hold(service.holds.reservations.held(now))),
+            ("permits of concurrency limits", hold(service.holds.permits.held(now))),
+            ("reports awaited", hold(service.holds.reports.held(now))),
         ];
         let mut reserved = Counts::new();
-        service.reservations.each(now, |reservation| {
+        service.holds.reservations.each(now, |reservation| {
             for (limit, units) in reservation.units() {
                 match reserved.get_mut(limit) {
                     Some(sum) => *sum = sum.saturating_add(units),

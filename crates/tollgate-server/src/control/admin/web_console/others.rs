@@ -6,13 +6,13 @@ use serde_json::{Map, Value};
 use tollgate::together::together;
 use tollgate::{Ticks, Timestamp};
 
+use super::super::act::AdminAnswer;
 use super::super::token::Role;
-use super::super::verbs::AdminAnswer;
 use super::counts::NodeCounts;
 use super::form::encoded;
 use super::recorder::Recorder;
 use crate::control::ControlPlane;
-use crate::fleet::{AnswerLimits, NodeKey, NodeView, PeerRequest};
+use crate::fleet::{AnswerLimits, NodeKey, NodeView, PeerRequest, ask_each};
 use crate::problem::Problem;
 use crate::telemetry::history::{MINUTES, SECONDS};
 
@@ -177,7 +177,7 @@ impl ControlPlane {
         key: NodeKey,
     ) -> impl Iterator<Item = (&'n NodeView, Result<Value, String>)> + use<'n> {
         let question = PeerRequest { method: "GET", path: path.to_owned(), body: Bytes::new(), key };
-        let answers = match self.asked(nodes, &question, AnswerLimits::VIEW).await {
+        let answers = match ask_each(&self.fleet, nodes, &question, AnswerLimits::VIEW).await {
             Ok(answers) => answers.into_iter().map(|answer| answer.answer).collect(),
             Err(busy) => vec![Err(busy.detail); nodes.len()],
         };
@@ -193,7 +193,7 @@ impl ControlPlane {
         let (nodes, key) = (self.other_nodes(), key.clone());
         let path = "/admin/v1/explain".to_owned();
         let question = PeerRequest { method: "POST", path, body: body.into(), key };
-        match self.asked(&nodes, &question, AnswerLimits::VIEW).await {
+        match ask_each(&self.fleet, &nodes, &question, AnswerLimits::VIEW).await {
             Ok(answers) => answers.into_iter().map(|answer| (answer.node.name, answer.answer)).collect(),
             Err(busy) => nodes.into_iter().map(|node| (node.name, Err(busy.detail.clone()))).collect(),
         }

@@ -7,6 +7,7 @@ use serde_json::Value;
 use tollgate::time::WallOffset;
 use tollgate::{LimitOverride, Timestamp};
 
+use super::super::overload;
 use super::counts::{Counts, NodeCounts};
 use super::panel::{Fact, Panel, Tone};
 use super::recorder::Recorder;
@@ -115,7 +116,7 @@ impl OverviewSource<'_> {
         ];
         let overridden = kinds.into_iter().filter(|(limits, _)| *limits > 0);
         parts.extend(overridden.map(|(limits, how)| format!("{} {how}", counted(limits, "limit"))));
-        let controllers = self.control.overridden_controllers(self.now).len();
+        let controllers = overload::overridden(self.control.service.shedder(), self.now).len();
         parts.extend((controllers > 0).then(|| format!("{} overridden", counted(controllers, "controller"))));
         let tone = if parts.is_empty() { Tone::Plain } else { Tone::Warn };
         if parts.is_empty() {

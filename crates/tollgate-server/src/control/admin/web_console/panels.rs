@@ -4,6 +4,7 @@ use serde_json::Value;
 use tollgate::ExpiringOverride;
 use tollgate::policy::{Mode, Policy};
 
+use super::super::overload;
 use super::counts::{
     ControllerCounts, HoldCounts, KEYS_COUNTED, KEYS_SHOWN, KeyCounts, NearCounts, StoreCounts,
 };
@@ -213,7 +214,7 @@ impl OverviewSource<'_> {
             let fields = [subject.title().into(), PanelField::toned("blocked", Tone::Bad), ends.into()];
             entries.push(PanelEntry::new(fields).about(Some(subject.query())));
         }
-        for (controller, ruled) in self.control.overridden_controllers(self.now) {
+        for (controller, ruled) in overload::overridden(self.control.service.shedder(), self.now) {
             entries.push(overridden(Subject::Controller(controller.as_str().to_owned()), ruled));
         }
         if all.is_none() {

@@ -10,12 +10,13 @@ use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LOCATION, 
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use serde_json::{Value, json};
 
+use super::super::act::{Act, AdminAnswer};
+use super::super::fleet;
 use super::super::form::{TailChoice, ViewScope, past};
 use super::super::reply::{AdminBody, AdminClient};
 use super::super::route::Verb;
 use super::super::tail::{EventBody, TailFilter};
 use super::super::token::Role;
-use super::super::verbs::AdminAnswer;
 use super::form::FormFields;
 use super::page;
 use super::panel::Tone;
@@ -138,12 +139,12 @@ impl ControlPlane {
         shown: TailChoice,
         asker: AdminClient,
     ) -> Result<Response<AdminBody>, Problem> {
-        let act = self.begin(&session.who, Verb::Tail)?;
-        let nodes = self.meant(&ViewScope::Auto).await?;
+        let act = Act::begin(self, &session.who, Verb::Tail)?;
+        let nodes = fleet::meant(&self.fleet, &ViewScope::Auto).await?;
         let since = shown.since.map_or_else(String::new, |since| format!("&since={}s", since.ceil_seconds()));
         let path = format!("/admin/v1/tail?denied={}{since}", shown.filter == TailFilter::Denied);
         let request = PeerRequest { method: "GET", path, body: Bytes::new(), key: session.key().clone() };
-        match self.tail(&act, shown, nodes, request, asker).await? {
+        match fleet::tail(&act, shown, nodes, request, asker).await? {
             AdminAnswer::Lines(lines) => Ok(streamed(lines, "application/x-ndjson")),
             AdminAnswer::Json(document) => Ok(typed(document, JSON)),
         }

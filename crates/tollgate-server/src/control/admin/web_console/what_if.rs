@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use tollgate::Policy;
 
+use super::super::act::Act;
+use super::super::diff::CANDIDATE;
+use super::super::fleet;
 use super::super::form::ViewScope;
-use super::super::past_hour::{LAST_MAX, PastView};
+use super::super::past_hour::{self, LAST_MAX, PastView};
 use super::super::route::Verb;
-use super::super::verbs::CANDIDATE;
 use super::act::Acted;
 use super::form::FormFields;
 use super::panel::{Panel, PanelEntry, PanelField, Tone};
@@ -29,7 +31,7 @@ impl ControlPlane {
         session: &ConsoleSession,
         fields: &FormFields,
     ) -> Result<Acted, Problem> {
-        let act = self.begin(&session.who, Verb::Diff)?;
+        let act = Act::begin(self, &session.who, Verb::Diff)?;
         let active = self.service.engine.policy();
         let (title, policies, command) = match (fields.get("change"), fields.get("policy")) {
             (None, Some(text)) => {
@@ -54,8 +56,8 @@ impl ControlPlane {
             }
             _ => return Err(Problem::invalid("policy: paste the text of a policy, or choose a file")),
         };
-        let nodes = self.meant(&ViewScope::Auto).await?;
-        let view = self.past(policies, LAST_MAX, &nodes, session.key()).await?;
+        let nodes = fleet::meant(&self.fleet, &ViewScope::Auto).await?;
+        let view = past_hour::compared(self, policies, LAST_MAX, &nodes, session.key()).await?;
         act.audit("the last requests", &format!("{} of them compared", view.comparison.tallied.decisions));
         Ok(answer(title, &view, command))
     }

@@ -1,13 +1,12 @@
 //! The tower layer: every call of an HTTP client waits, is sent, and teaches by its response.
 //!
 //! The modules are in the order in which they build on each other: the error of a call, copies of request bodies, the
-//! call of a request, the body that holds a call until its end, races of futures, all attempts of a call, and the service.
+//! call of a request, the body that holds a call until its end, all attempts of a call, and the service.
 
 mod error;
 mod copy;
 mod describe;
 mod body;
-mod race;
 mod exchange;
 mod service;
 #[cfg(feature = "reqwest")]

@@ -49,6 +49,7 @@ pub mod dialect;
 mod call;
 mod refusal;
 mod random;
+mod race;
 mod retry;
 mod settings;
 mod background;

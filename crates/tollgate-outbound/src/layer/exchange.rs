@@ -14,11 +14,11 @@ use super::body::{CallHold, OutboundBody, UsageReader};
 use super::copy::CopyBody;
 use super::describe;
 use super::error::{BoxError, CallError, failure_of};
-use super::race::{First, first_of, until};
 use crate::call::Call;
 use crate::dialect::ResponseView;
 use crate::guard::{Failure, Guard};
 use crate::outbound::Outbound;
+use crate::race::{First, first_of, until};
 use crate::refusal::Refusal;
 use crate::retry::{self, AttemptEnd, Repeatable, Retry};
 use crate::waiting::Arrival;
@@ -151,24 +151,24 @@ impl<S: Store + Send + Sync + 'static> Exchange<'_, S> {
         let (outbound, deadline) = (&self.state.outbound, self.call.deadline_at());
         let mut sent = pin!(sent);
         let Some(copy) = copy else {
-            let result = until(outbound, deadline, sent).await?;
+            let result = until(outbound.clock(), deadline, sent).await?;
             return Some(self.ended(guard, result).await);
         };
         let first = {
             let hedge = pin!(self.hedge(&guard));
-            until(outbound, deadline, first_of(sent.as_mut(), hedge)).await?
+            until(outbound.clock(), deadline, first_of(sent.as_mut(), hedge)).await?
         };
         let hedge = match first {
             First::Left(result) => return Some(self.ended(guard, result).await),
             First::Right(Some(hedge)) => hedge,
             First::Right(None) => {
-                let result = until(outbound, deadline, sent).await?;
+                let result = until(outbound.clock(), deadline, sent).await?;
                 return Some(self.ended(guard, result).await);
             }
         };
         self.attempts += 1;
         let mut copy = pin!(copy);
-        match until(outbound, deadline, first_of(sent.as_mut(), copy.as_mut())).await? {
+        match until(outbound.clock(), deadline, first_of(sent.as_mut(), copy.as_mut())).await? {
             First::Left(result) => {
                 let first = self.ended(guard, result).await;
                 Some(self.unless_good(first, hedge, copy).await)
@@ -211,7 +211,7 @@ impl<S: Store + Send + Sync + 'static> Exchange<'_, S> {
         if first.0 == Retry::No {
             return first;
         }
-        match until(&self.state.outbound, self.call.deadline_at(), other).await {
+        match until(self.state.outbound.clock(), self.call.deadline_at(), other).await {
             Some(result) => self.ended(guard, result).await,
             None => first,
         }

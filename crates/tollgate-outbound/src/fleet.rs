@@ -213,7 +213,7 @@ mod tests {
             apply_news(std::slice::from_ref(&process.shared), &mut SyncState::default(), news);
         }
         let keys = [BucketKey::Origin("api.example.com".into())];
-        process.shared.queues().frozen(&keys, process.engine().now()).unwrap().until
+        process.shared.queues().frozen(&keys, process.engine().now()).unwrap().1.until
     }
 
     /// The process that the server refused sends its probe first. The others follow when they know how it ended, and not
@@ -247,7 +247,8 @@ mod tests {
         let guard = outbound.acquire(&Call::to("api.example.com")).await.unwrap();
         let headers = [(http::header::RETRY_AFTER, "3600".parse().unwrap())].into_iter().collect();
         let (status, received) = (http::StatusCode::TOO_MANY_REQUESTS, shared.engine.now());
-        guard.settle(&ResponseView { status, headers: &headers, body: None, received }, None).await;
+        let response = ResponseView { status, headers: &headers, body: None, received };
+        guard.settle(&response, None).await.unwrap_err();
         let known = shared.outbox.take(64);
         assert_eq!(known.len(), 1);
 

@@ -25,7 +25,7 @@ use exchange::LayerState;
 
 pub use body::{OutboundBody, UsageReader};
 pub use copy::{CloneBody, CopyBody, SendOnce};
-pub use error::{BoxError, CallError};
+pub use error::{BoxError, CallError, RefusedBody};
 #[cfg(feature = "reqwest")]
 pub use reqwest::{HttpClient, OutboundMiddleware, copy_reqwest_body};
 pub use service::OutboundService;
@@ -33,9 +33,10 @@ pub use service::OutboundService;
 /// Puts a client of `http` requests behind the limits of the servers that it calls.
 ///
 /// The host, the route and the digest of the credential come from the request; a [`Call`] in its extensions adds a cost,
-/// a priority, a deadline, or further attributes. Responses come back unchanged, also refusals: their extensions have the
+/// a priority, a deadline, or further attributes. Responses come back unchanged: their extensions have the
 /// [`Signals`](crate::Signals) and, while their bucket is frozen, the [`Freeze`](crate::Freeze) with its end. A call that
-/// must not leave is [`CallError::Refused`].
+/// must not leave is [`CallError::Refused`], and so is one that the server refuses for longer than the call may wait: then
+/// the error has the response of the server.
 pub struct OutboundLayer<S = MemoryStore, C = CloneBody> {
     state: Arc<LayerState<S>>,
     copy: C,

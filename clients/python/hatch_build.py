@@ -13,7 +13,19 @@ REPLACED = {
     ),
     "The asynchronous client, for asyncio and trio": "The synchronous client",
     "tasks may share it": "threads may share it",
-    "import anyio": "import time\nfrom contextlib import nullcontext",
+    "import anyio\n": "import time\nfrom contextlib import nullcontext\n",
+    # There is no event loop to which connections belong.
+    "from anyio.lowlevel import RunVar\n": "",
+    """        # Connections belong to the event loop that opened them. Tests may run one a request.
+        self._given, self._made = http, RunVar[httpx.AsyncClient | None](repr(self), None)
+
+    @property
+    def _http(self) -> httpx.AsyncClient:
+        if (http := self._given or self._made.get()) is None:
+            self._made.set(http := httpx.AsyncClient(trust_env=False))
+        return http
+""": "        self._http = http or httpx.Client(trust_env=False)\n",
+    "        self._made.set(None)\n": "",
     "anyio.CancelScope(shield=True):  # a cancelled task gives back, too": "nullcontext():",
     "anyio.sleep": "time.sleep",
     "asynccontextmanager": "contextmanager",
@@ -28,6 +40,8 @@ class BlockingClient(BuildHookInterface):
         package = Path(self.root, "src", "tollgate_client")
         text = (package / "client.py").read_text("utf-8")
         for old, new in REPLACED.items():
+            if old not in text:
+                raise ValueError(f"client.py has no {old!r}")
             text = text.replace(old, new)
         text = re.sub(r"\b(async |await |Async)", "", text)
         if version == "editable":  # It imports from the sources.

@@ -86,7 +86,7 @@ async fn tollgate<S: Store + Send + Sync + 'static>(
                 let Ok(response) = client.get(&url).send().await else { continue };
                 let (status, received) = (response.status(), outbound.engine().now());
                 let view = ResponseView { status, headers: response.headers(), body: None, received };
-                guard.settle(&view, None).await;
+                let _ = guard.settle(&view, None).await;
             }
         })
     };

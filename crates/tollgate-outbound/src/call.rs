@@ -29,6 +29,13 @@ impl Priority {
     }
 }
 
+/// Whether a call may be sent twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeatable {
+    Yes,
+    No,
+}
+
 /// The value of an attribute of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum CallValue {
@@ -112,7 +119,7 @@ pub struct Call {
     priority: Priority,
     max_wait: Option<Ticks>,
     deadline: Option<Timestamp>,
-    is_repeatable: bool,
+    repeatable: Repeatable,
 }
 
 impl Default for Call {
@@ -138,7 +145,7 @@ impl Call {
             priority: Priority::Normal,
             max_wait: None,
             deadline: None,
-            is_repeatable: false,
+            repeatable: Repeatable::No,
         }
     }
 
@@ -215,7 +222,7 @@ impl Call {
     /// The server may execute it twice, so that it is attempted again after a failure. A layer knows this of idempotent
     /// methods and of requests with an `Idempotency-Key`; those of gRPC are all `POST`.
     pub const fn repeatable(mut self) -> Self {
-        self.is_repeatable = true;
+        self.repeatable = Repeatable::Yes;
         self
     }
 
@@ -285,8 +292,8 @@ impl Call {
         self.max_wait
     }
 
-    pub(crate) const fn may_repeat(&self) -> bool {
-        self.is_repeatable
+    pub(crate) const fn may_repeat(&self) -> Repeatable {
+        self.repeatable
     }
 
     pub(crate) const fn deadline_at(&self) -> Option<Timestamp> {

@@ -2,9 +2,7 @@
 //! leases from them by its demand. A freeze that one process learns of holds for all of them within a quarter of a second,
 //! and a process that starts learns of those that hold.
 
-use std::future::poll_fn;
 use std::sync::{Arc, Weak};
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -17,6 +15,7 @@ use tollgate_redis::{
 
 use crate::bucket::Freeze;
 use crate::outbound::Outbound;
+use crate::race::first_in;
 use crate::random::Random;
 use crate::settings::Settings;
 use crate::shared_freezes::SharedFreeze;
@@ -142,18 +141,9 @@ where
         }
         let news: Vec<Arc<Notify>> = handles.iter().map(|shared| Arc::clone(&shared.outbox.news)).collect();
         drop(handles);
-        let _ = tokio::time::timeout(EXCHANGE_EVERY, first_of(&news)).await;
+        let notified = first_in(news.iter().map(|news| news.notified()));
+        let _ = tokio::time::timeout(EXCHANGE_EVERY, notified).await;
     }
-}
-
-/// Ready when one of them is notified.
-async fn first_of(news: &[Arc<Notify>]) {
-    let mut each: Vec<_> = news.iter().map(|news| Box::pin(news.notified())).collect();
-    poll_fn(|context| {
-        let is_ready = each.iter_mut().any(|news| news.as_mut().poll(context).is_ready());
-        if is_ready { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
 }
 
 fn item_of(freeze: &SharedFreeze, known: &SyncState) -> Option<SharedItem> {
@@ -223,7 +213,7 @@ mod tests {
             apply_news(std::slice::from_ref(&process.shared), &mut SyncState::default(), news);
         }
         let keys = [BucketKey::Origin("api.example.com".into())];
-        process.shared.queues().frozen(&keys, process.engine().now()).unwrap().until
+        process.shared.queues().frozen(&keys, process.engine().now()).unwrap().1.until
     }
 
     /// The process that the server refused sends its probe first. The others follow when they know how it ended, and not
@@ -257,7 +247,8 @@ mod tests {
         let guard = outbound.acquire(&Call::to("api.example.com")).await.unwrap();
         let headers = [(http::header::RETRY_AFTER, "3600".parse().unwrap())].into_iter().collect();
         let (status, received) = (http::StatusCode::TOO_MANY_REQUESTS, shared.engine.now());
-        guard.settle(&ResponseView { status, headers: &headers, body: None, received }, None).await;
+        let response = ResponseView { status, headers: &headers, body: None, received };
+        guard.settle(&response, None).await.unwrap_err();
         let known = shared.outbox.take(64);
         assert_eq!(known.len(), 1);
 

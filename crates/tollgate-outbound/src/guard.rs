@@ -5,17 +5,20 @@ use std::sync::atomic::Ordering;
 
 use http::StatusCode;
 use tollgate::store::Store;
-use tollgate::{LimitStatus, MemoryStore, Permit, Reservation, Ticks};
+use tollgate::{LimitStatus, MemoryStore, Permit, Reservation, Ticks, Timestamp};
 
 use crate::background;
-use crate::bucket::Freeze;
+use crate::bucket::{Freeze, FreezeCause};
 use crate::call::{Call, Usage};
 use crate::dialect::{self, ResponseView};
 use crate::keys::{BucketKey, CallIdentity};
+use crate::queue::Arrival;
+use crate::refusal::Refusal;
 use crate::renewal::Renewal;
 use crate::report::admits_now;
+use crate::retry;
 use crate::settings::Learning;
-use crate::signal::Signals;
+use crate::signal::{Signals, ThrottleKind};
 use crate::state::Shared;
 
 /// How long ago units may have been charged that the server has not counted.
@@ -40,6 +43,16 @@ pub(crate) struct OwnCounter {
     /// Units that it had left after the charge.
     pub(crate) remaining: u64,
     pub(crate) is_concurrency: bool,
+}
+
+/// The call of a guard.
+pub(crate) struct GuardedCall {
+    /// As it left: with estimates that its limits admit.
+    pub(crate) call: Call,
+    pub(crate) identity: CallIdentity,
+    pub(crate) arrival: Arrival,
+    /// Its number among the calls that left.
+    pub(crate) number: u64,
 }
 
 /// The units that a call has reserved. Its permit of a concurrency limit is renewed as long as they are held.
@@ -70,26 +83,23 @@ impl HeldUnits {
 #[must_use = "the call counts as under way until its guard is settled or dropped"]
 pub struct Guard<S: Store + Send + Sync + 'static = MemoryStore> {
     shared: Arc<Shared<S>>,
-    call: Call,
-    identity: CallIdentity,
+    guarded: GuardedCall,
     server: Vec<BucketKey>,
     own: Vec<OwnCounter>,
-    number: u64,
     units: Option<HeldUnits>,
     is_observed: bool,
+    refusal: Option<Refusal>,
 }
 
 impl<S: Store + Send + Sync + 'static> Guard<S> {
     pub(crate) fn new(
         shared: &Arc<Shared<S>>,
-        call: Call,
-        identity: CallIdentity,
+        guarded: GuardedCall,
         server: Vec<BucketKey>,
         own: Vec<OwnCounter>,
-        number: u64,
     ) -> Self {
         let shared = Arc::clone(shared);
-        Self { shared, call, identity, server, own, number, units: None, is_observed: false }
+        Self { shared, guarded, server, own, units: None, is_observed: false, refusal: None }
     }
 
     pub(crate) fn holding(mut self, units: Option<HeldUnits>) -> Self {
@@ -97,12 +107,27 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
         self
     }
 
+    /// The guard of a copy, which may leave again as long as its call may.
+    pub(crate) const fn arrived(mut self, arrival: Arrival) -> Self {
+        self.guarded.arrival = arrival;
+        self
+    }
+
     /// Takes the response, and ends the call. `cost` is its actual cost, if that is known; otherwise its estimate
     /// stays.
-    pub async fn settle(mut self, response: &ResponseView<'_>, cost: Option<u64>) -> Signals {
+    ///
+    /// # Errors
+    /// The server refused the call, and it may not leave again: see [`Guard::refusal`]. Any other response is `Ok`, also
+    /// a refusal that is over within the longest wait of the call: acquire it again.
+    pub async fn settle(
+        mut self,
+        response: &ResponseView<'_>,
+        cost: Option<u64>,
+    ) -> Result<Signals, Refusal> {
         let signals = self.observe(response).await;
+        let refusal = self.refusal.take();
         self.finish(cost).await;
-        signals
+        refusal.map_or(Ok(signals), Err)
     }
 
     /// Takes the head of the response: the server's numbers correct the buckets, and a refusal freezes them. Only the
@@ -116,24 +141,57 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
         signals
     }
 
+    /// Why the call may not leave again, if its response refused it: a quota of a day or of money is used up, or its
+    /// bucket takes calls only after the longest wait of the call. `None` if the server may have executed a part of it.
+    #[must_use]
+    pub const fn refusal(&self) -> Option<&Refusal> {
+        self.refusal.as_ref()
+    }
+
     async fn take_signals(&mut self, status: StatusCode, signals: &Signals) {
         let now = self.shared.engine.now();
+        let number = self.guarded.number;
         let frozen = if signals.throttle.is_none() && status.is_server_error() {
             self.shared.totals.failed.fetch_add(1, Ordering::Relaxed);
-            self.shared.queues().fail(self.number, now)
+            self.shared.queues().fail(number, now)
         } else {
             if signals.throttle.is_some() {
                 self.shared.totals.throttled.fetch_add(1, Ordering::Relaxed);
             }
-            let answered = self.shared.queues().answer(self.number, signals, now);
+            let answered = self.shared.queues().answer(number, signals, now);
             self.server = answered.keys;
             answered.frozen
         };
         if let Some((key, freeze)) = frozen {
-            self.shared.outbox.publish(&key, &self.identity.host, freeze);
+            self.shared.outbox.publish(&key, self.host(), freeze);
+        }
+        if let Some(throttle) = signals.throttle
+            && retry::is_refused_unseen(status, signals, self.guarded.call.may_repeat())
+        {
+            self.refusal = self.refusal_after(throttle.kind, now);
         }
         if !signals.windows.is_empty() {
             self.correct_counters().await;
+        }
+    }
+
+    /// The refusal of the next attempt of a call that the server refused, if it could not leave in time.
+    fn refusal_after(&self, kind: ThrottleKind, now: Timestamp) -> Option<Refusal> {
+        let queues = self.shared.queues();
+        let (key, Freeze { until, cause }) = queues.frozen(&self.server, now)?;
+        // The freeze of another call may be the longer one.
+        let long = [FreezeCause::Throttled(kind), cause].into_iter().find_map(|cause| match cause {
+            FreezeCause::Throttled(kind) if kind.is_long() => Some(kind),
+            _ => None,
+        });
+        let GuardedCall { identity, arrival, .. } = &self.guarded;
+        match long {
+            Some(kind) => {
+                let (bucket, wait) = (key.name(&identity.host).to_string(), until.since(now));
+                Some(Refusal::Exhausted { bucket, kind, wait, until })
+            }
+            None if until > arrival.leaves_until() => Some(arrival.too_late(key, &identity.host, until)),
+            None => None,
         }
     }
 
@@ -164,7 +222,7 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
 
     /// Takes units from a counter that has more left than the server.
     async fn shrink(&self, limit: &str, left: u64) {
-        let Ok(request) = self.call.request() else { return };
+        let Ok(request) = self.call().request() else { return };
         let now = self.shared.engine.now();
         // In a fleet, other processes have calls under way that the server has not counted either.
         let excess = |status: &LimitStatus<'_>, _| {
@@ -178,7 +236,7 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
     /// Gives units back to a counter, as far as it has less left than the server now: calls that were under way together
     /// bring the same news.
     async fn grow(&self, limit: &str, left: u64) {
-        let Ok(request) = self.call.request() else { return };
+        let Ok(request) = self.call().request() else { return };
         let now = self.shared.engine.now();
         let decision = self.shared.engine.operator().peek(&request, now).await;
         let own = decision.limits().find(|status| status.limit.name() == limit);
@@ -201,12 +259,12 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
         if !self.is_observed {
             self.is_observed = true;
             let now = self.shared.engine.now();
-            self.shared.queues().abandon(self.number, now);
+            self.shared.queues().abandon(self.guarded.number, now);
         }
         if let Some(units) = self.units.take() {
             let how = match usage {
                 Some(usage) if usage.is_cost_alone() => End::Finished(usage.cost()),
-                Some(usage) => End::Used(self.call.as_used(&usage)),
+                Some(usage) => End::Used(self.call().as_used(&usage)),
                 None => End::Finished(None),
             };
             end(Arc::clone(&self.shared), units, how).await;
@@ -222,9 +280,9 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
             self.is_observed = true;
             self.shared.totals.failed.fetch_add(1, Ordering::Relaxed);
             if failure == Failure::NotSent {
-                self.shared.queues().unsend(self.number, now);
-            } else if let Some((key, freeze)) = self.shared.queues().fail(self.number, now) {
-                self.shared.outbox.publish(&key, &self.identity.host, freeze);
+                self.shared.queues().unsend(self.guarded.number, now);
+            } else if let Some((key, freeze)) = self.shared.queues().fail(self.guarded.number, now) {
+                self.shared.outbox.publish(&key, self.host(), freeze);
             }
         }
         if let Some(units) = units {
@@ -239,7 +297,7 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
         let now = self.shared.engine.now();
         if !self.is_observed {
             self.is_observed = true;
-            self.shared.queues().unsend(self.number, now);
+            self.shared.queues().unsend(self.guarded.number, now);
         }
         if let Some(units) = self.units.take() {
             end(Arc::clone(&self.shared), units, End::NotSent).await;
@@ -248,18 +306,19 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
     }
 
     pub(crate) const fn host(&self) -> &Arc<str> {
-        &self.identity.host
+        &self.guarded.identity.host
     }
 
     /// The call as it left: with estimates that its limits admit.
     pub(crate) const fn call(&self) -> &Call {
-        &self.call
+        &self.guarded.call
     }
 
     /// The freeze of the call's buckets that ends last.
     #[must_use]
     pub fn freeze(&self) -> Option<Freeze> {
-        self.shared.queues().frozen(&self.server, self.shared.engine.now())
+        let queues = self.shared.queues();
+        queues.frozen(&self.server, self.shared.engine.now()).map(|(_, freeze)| freeze)
     }
 
     /// Wakes the calls that wait for what this one held.
@@ -273,7 +332,7 @@ impl<S: Store + Send + Sync + 'static> Drop for Guard<S> {
     fn drop(&mut self) {
         if !self.is_observed {
             let now = self.shared.engine.now();
-            self.shared.queues().abandon(self.number, now);
+            self.shared.queues().abandon(self.guarded.number, now);
         }
         if let Some(units) = self.units.take() {
             let keys: Vec<BucketKey> =

@@ -1,13 +1,12 @@
 //! The tower layer: every call of an HTTP client waits, is sent, and teaches by its response.
 //!
 //! The modules are in the order in which they build on each other: the error of a call, copies of request bodies, the
-//! call of a request, the body that holds a call until its end, races of futures, all attempts of a call, and the service.
+//! call of a request, the body that holds a call until its end, all attempts of a call, and the service.
 
 mod error;
 mod copy;
 mod describe;
 mod body;
-mod race;
 mod exchange;
 mod service;
 #[cfg(feature = "reqwest")]
@@ -26,7 +25,7 @@ use exchange::LayerState;
 
 pub use body::{OutboundBody, UsageReader};
 pub use copy::{CloneBody, CopyBody, SendOnce};
-pub use error::{BoxError, CallError};
+pub use error::{BoxError, CallError, RefusedBody};
 #[cfg(feature = "reqwest")]
 pub use reqwest::{HttpClient, OutboundMiddleware, copy_reqwest_body};
 pub use service::OutboundService;
@@ -34,9 +33,10 @@ pub use service::OutboundService;
 /// Puts a client of `http` requests behind the limits of the servers that it calls.
 ///
 /// The host, the route and the digest of the credential come from the request; a [`Call`] in its extensions adds a cost,
-/// a priority, a deadline, or further attributes. Responses come back unchanged, also refusals: their extensions have the
+/// a priority, a deadline, or further attributes. Responses come back unchanged: their extensions have the
 /// [`Signals`](crate::Signals) and, while their bucket is frozen, the [`Freeze`](crate::Freeze) with its end. A call that
-/// must not leave is [`CallError::Refused`].
+/// must not leave is [`CallError::Refused`], and so is one that the server refuses for longer than the call may wait: then
+/// the error has the response of the server.
 pub struct OutboundLayer<S = MemoryStore, C = CloneBody> {
     state: Arc<LayerState<S>>,
     copy: C,

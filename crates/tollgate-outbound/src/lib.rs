@@ -49,6 +49,7 @@ pub mod dialect;
 mod call;
 mod refusal;
 mod random;
+mod race;
 mod retry;
 mod settings;
 mod background;
@@ -92,7 +93,7 @@ pub use fleet::FleetStore;
 pub use guard::{Failure, Guard};
 pub use layer::{
     BoxError, CallError, CloneBody, CopyBody, OutboundBody, OutboundLayer, OutboundLayerBuilder,
-    OutboundService, SendOnce, UsageReader,
+    OutboundService, RefusedBody, SendOnce, UsageReader,
 };
 #[cfg(feature = "reqwest")]
 pub use layer::{HttpClient, OutboundMiddleware, copy_reqwest_body};

@@ -11,13 +11,14 @@ use crate::bucket::Behaviour;
 use crate::call::Call;
 use crate::guard::Guard;
 use crate::keys::{BucketKey, CallIdentity};
+use crate::queue::Arrival;
 use crate::queues::{QueueSettings, Queues};
 use crate::random::Random;
 use crate::refusal::{Basis, Refusal};
 use crate::report::{Forecast, Report, Totals, admits_now};
 use crate::settings::Settings;
 use crate::state::Shared;
-use crate::waiting::{Arrival, Waiting, costs_of, refusal_for_ever};
+use crate::waiting::{Waiting, costs_of, refusal_for_ever};
 
 /// Keeps calls to other people's APIs within their limits. Clones share everything.
 ///
@@ -27,7 +28,7 @@ use crate::waiting::{Arrival, Waiting, costs_of, refusal_for_ever};
 /// let policy = "limits: [{name: payments-requests, by: [host], rate: 25/s, burst: 1}]".parse()?;
 /// let outbound = Outbound::of_policy(policy);
 /// let guard = outbound.acquire(&Call::to("api.example.com")).await?;
-/// // Send the request now, and hand the response over: guard.settle(…).await
+/// // Send the request now, and hand the response over: guard.settle(…).await?
 /// # drop(guard);
 /// # Ok(())
 /// # }
@@ -128,9 +129,9 @@ impl<S: Store + Send + Sync + 'static> Outbound<S> {
         result
     }
 
-    /// Acquires a copy of a call that is under way. It does not wait: it leaves only if every limit admits it at once,
-    /// and no call waits for what it would take.
-    pub(crate) async fn acquire_hedge(&self, call: &Call) -> Option<Guard<S>> {
+    /// Acquires a copy of a call that is under way, which arrived then. It does not wait: it leaves only if every limit
+    /// admits it at once, and no call waits for what it would take.
+    pub(crate) async fn acquire_hedge(&self, call: &Call, arrival: Arrival) -> Option<Guard<S>> {
         let request = call.request().ok()?;
         let now = self.shared.engine.now();
         // A slot that is given back may be lost on a shared store, so none is taken that would have to be.
@@ -148,7 +149,7 @@ impl<S: Store + Send + Sync + 'static> Outbound<S> {
         let totals = &self.shared.totals;
         totals.calls.fetch_add(1, Ordering::Relaxed);
         totals.hedges.fetch_add(1, Ordering::Relaxed);
-        Some(guard)
+        Some(guard.arrived(arrival))
     }
 
     async fn wait(&self, call: &Call, arrival: Arrival) -> Result<Guard<S>, Refusal> {

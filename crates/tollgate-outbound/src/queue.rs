@@ -7,7 +7,11 @@ use std::task::Waker;
 use tollgate::{Quota, Rate, Ticks, Timestamp};
 
 use crate::bucket::Bucket;
+use crate::call::Call;
 use crate::costs::Costs;
+use crate::keys::BucketKey;
+use crate::refusal::Refusal;
+use crate::settings::Settings;
 
 /// A counter of the policy grows only after this many responses in a row that leave more.
 const EVIDENCE_MIN: u32 = 3;
@@ -19,6 +23,44 @@ const FRONT_MAX: u64 = 64;
 pub(crate) struct Rank {
     pub(crate) at: Timestamp,
     pub(crate) ticket: u64,
+}
+
+/// The arrival of a call. All its attempts share it, so that an attempt that the server refused goes first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) rank: Rank,
+    pub(crate) at: Timestamp,
+    /// How long it may wait in all.
+    max_wait: Ticks,
+}
+
+impl Arrival {
+    pub(crate) fn new(call: &Call, ticket: u64, settings: &Settings, now: Timestamp) -> Self {
+        let max_wait = call.wait_max().unwrap_or(Ticks::ceil_from(settings.max_wait));
+        let max_wait = call.deadline_at().map_or(max_wait, |deadline| max_wait.min(deadline.since(now)));
+        Self { rank: Rank { at: now + call.urgency().handicap(), ticket }, at: now, max_wait }
+    }
+
+    /// The arrival of a call that leaves at once or not at all, and after every call that waits.
+    pub(crate) const fn behind_all(ticket: u64, now: Timestamp) -> Self {
+        Self { rank: Rank { at: Timestamp::MAX, ticket }, at: now, max_wait: Ticks::ZERO }
+    }
+
+    /// The last instant at which the call may leave.
+    pub(crate) fn leaves_until(&self) -> Timestamp {
+        self.at + self.max_wait
+    }
+
+    /// The refusal of a call that a bucket lets leave only at this instant.
+    pub(crate) fn too_late(&self, key: &BucketKey, host: &str, until: Timestamp) -> Refusal {
+        Refusal::TooLate {
+            bucket: key.name(host).to_string(),
+            basis: key.basis(),
+            wait: until.since(self.at),
+            max_wait: self.max_wait,
+            until,
+        }
+    }
 }
 
 #[derive(Debug)]

@@ -475,10 +475,14 @@ impl Queues {
         kept
     }
 
-    /// The freeze of these buckets that ends last.
-    pub(crate) fn frozen(&self, keys: &[BucketKey], now: Timestamp) -> Option<Freeze> {
-        let each = keys.iter().filter_map(|key| self.buckets.get(key)?.bucket.frozen(now));
-        each.max_by_key(|freeze| freeze.until)
+    /// The freeze of these buckets that ends last, with its bucket.
+    pub(crate) fn frozen<'k>(
+        &self,
+        keys: &'k [BucketKey],
+        now: Timestamp,
+    ) -> Option<(&'k BucketKey, Freeze)> {
+        let each = keys.iter().filter_map(|key| Some((key, self.buckets.get(key)?.bucket.frozen(now)?)));
+        each.max_by_key(|(_, freeze)| freeze.until)
     }
 
     /// Units that the server leaves for further calls, in the window that a limit follows.

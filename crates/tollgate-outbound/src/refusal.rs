@@ -24,7 +24,7 @@ impl fmt::Display for Basis {
     }
 }
 
-/// A call that may not leave. Nothing was charged for it.
+/// Why a call may not leave, or not again. A call that has not left is not charged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -124,6 +124,19 @@ impl Refusal {
         }
     }
 
+    /// Whose numbers refuse the call. A queue is full by our own settings.
+    #[must_use]
+    pub const fn basis(&self) -> Option<Basis> {
+        match self {
+            Refusal::TooLate { basis, .. } => Some(*basis),
+            Refusal::Exhausted { .. } | Refusal::CircuitOpen { .. } => Some(Basis::Server),
+            Refusal::QueueFull { .. } | Refusal::Never { .. } | Refusal::Forbidden { .. } => {
+                Some(Basis::Policy)
+            }
+            Refusal::Invalid(_) => None,
+        }
+    }
+
     /// The bucket that refuses the call.
     #[must_use]
     pub fn bucket(&self) -> Option<&str> {
@@ -168,6 +181,8 @@ mod tests {
             "api.example.com: the server failed 5 times in a row; the next attempt is made in 40 s, at \
              2026-11-18T20:00:01Z"
         );
-        assert_eq!([late, exhausted, open].map(|refusal| refusal.until()), [Some(until); 3]);
+        for refusal in [late, exhausted, open] {
+            assert_eq!((refusal.until(), refusal.basis()), (Some(until), Some(Basis::Server)));
+        }
     }
 }

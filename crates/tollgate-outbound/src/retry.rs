@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::{HeaderMap, Method, StatusCode};
 use tollgate::Ticks;
 
+use crate::call::Repeatable;
 use crate::random::Random;
 use crate::signal::{Signals, ThrottleKind};
 
@@ -109,11 +110,17 @@ pub(crate) fn decide(end: AttemptEnd<'_>, is_repeatable: Repeatable) -> Retry {
     }
 }
 
-/// Whether a call may be sent twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Repeatable {
-    Yes,
-    No,
+/// Whether the server refused a call because of a limit, and has executed nothing of it.
+pub(crate) fn is_refused_unseen(status: StatusCode, signals: &Signals, is_repeatable: Repeatable) -> bool {
+    match signals.throttle.map(|throttle| throttle.kind) {
+        None => false,
+        // It may have begun the work.
+        Some(ThrottleKind::Overload) => {
+            is_repeatable == Repeatable::Yes || signals.should_retry == Some(true)
+        }
+        // GraphQL may have executed a part.
+        Some(_) => !(status.is_success() && signals.should_retry == Some(false)),
+    }
 }
 
 /// The retry budgets of all servers. Every caller of a server shares its budget.
@@ -201,6 +208,24 @@ mod tests {
         assert_eq!(decide(AttemptEnd::NotSent, No), Retry::Pause);
         assert_eq!(decide(AttemptEnd::Unanswered, No), Retry::No);
         assert_eq!(decide(AttemptEnd::Unanswered, Yes), Retry::Pause);
+    }
+
+    /// A refusal is an error only if nothing was executed: an overloaded server may have begun, and GraphQL may have
+    /// executed a part.
+    #[test]
+    fn only_calls_that_were_not_executed_are_refused_unseen() {
+        use Repeatable::{No, Yes};
+        use ThrottleKind::{Day, Money, Overload, Rate};
+        let unseen = |status: u16, signals: &Signals, repeatable| {
+            is_refused_unseen(StatusCode::from_u16(status).unwrap(), signals, repeatable)
+        };
+        let never = |kind| Signals { should_retry: Some(false), ..throttled(kind) };
+        for kind in [Rate, Day, Money] {
+            assert!(unseen(429, &throttled(kind), No) && unseen(429, &never(kind), No), "{kind:?}");
+        }
+        assert!(unseen(200, &throttled(Rate), No) && !unseen(200, &never(Rate), Yes));
+        assert!(unseen(503, &throttled(Overload), Yes) && !unseen(503, &throttled(Overload), No));
+        assert!(!unseen(503, &Signals::default(), Yes));
     }
 
     /// A POST is repeatable only with a key by which the server recognises it.

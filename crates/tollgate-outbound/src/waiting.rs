@@ -14,14 +14,13 @@ use tollgate::{CheckRequest, Decision, LimitStatus, Quota, Ticks, Timestamp, Ver
 use crate::background;
 use crate::call::Call;
 use crate::costs::Costs;
-use crate::guard::{Guard, OwnCounter};
+use crate::guard::{Guard, GuardedCall, OwnCounter};
 use crate::keys::{BucketKey, CallIdentity};
-use crate::queue::{Front, HeldBack, LimitShape, Rank};
+use crate::queue::{Arrival, Front, HeldBack, LimitShape, Rank};
 use crate::queues::{Step, Wait};
 use crate::refusal::Refusal;
 use crate::report::admits_now;
 use crate::reserved::Reserved;
-use crate::settings::Settings;
 use crate::slots::{Charged, ChargedTo};
 use crate::state::Shared;
 
@@ -29,33 +28,6 @@ use crate::state::Shared;
 const PERMIT_POLL: Ticks = Ticks::from_millis(100);
 /// How long before its slot a call reserves it in a leaky bucket of a shared store, so that the answer is there in time.
 const SLOT_AHEAD: Ticks = Ticks::from_millis(100);
-
-/// The arrival of a call. All its attempts share it, so that an attempt that the server refused goes first.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Arrival {
-    rank: Rank,
-    at: Timestamp,
-    /// How long it may wait in all.
-    max_wait: Ticks,
-}
-
-impl Arrival {
-    pub(crate) fn new(call: &Call, ticket: u64, settings: &Settings, now: Timestamp) -> Self {
-        let max_wait = call.wait_max().unwrap_or(Ticks::ceil_from(settings.max_wait));
-        let max_wait = call.deadline_at().map_or(max_wait, |deadline| max_wait.min(deadline.since(now)));
-        Self { rank: Rank { at: now + call.urgency().handicap(), ticket }, at: now, max_wait }
-    }
-
-    /// The arrival of a call that leaves at once or not at all, and after every call that waits.
-    pub(crate) const fn behind_all(ticket: u64, now: Timestamp) -> Self {
-        Self { rank: Rank { at: Timestamp::MAX, ticket }, at: now, max_wait: Ticks::ZERO }
-    }
-
-    /// The last instant at which the call may leave.
-    pub(crate) fn leaves_until(&self) -> Timestamp {
-        self.at + self.max_wait
-    }
-}
 
 /// A call that waits for a bucket. Dropping it leaves the queue.
 struct Queued<'o, S> {
@@ -278,7 +250,9 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
             is_concurrency: matches!(status.quota, Some(Quota::Concurrency(_))),
         });
         let own = own.collect();
-        Some(Guard::new(self.shared, self.call.clone(), self.identity.clone(), server, own, number))
+        let (call, identity) = (self.call.clone(), self.identity.clone());
+        let guarded = GuardedCall { call, identity, arrival: self.arrival, number };
+        Some(Guard::new(self.shared, guarded, server, own))
     }
 
     /// A limit of the policy denied the call: waits until it may admit it.
@@ -345,14 +319,7 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
     }
 
     fn too_late(&self, key: &BucketKey, until: Timestamp, now: Timestamp) -> Refusal {
-        let until = until.max(now);
-        Refusal::TooLate {
-            bucket: key.name(&self.identity.host).to_string(),
-            basis: key.basis(),
-            wait: until.since(self.arrival.at),
-            max_wait: self.arrival.max_wait,
-            until,
-        }
+        self.arrival.too_late(key, &self.identity.host, until.max(now))
     }
 }
 

@@ -178,7 +178,29 @@ fn the_python_client_works() {
     assert_eq!(succeeds(python.arg(program).arg(format!("http://{}", server.address))), "fine\n");
 }
 
-/// The application of its README limits.
+/// Requests to the application of the README without a server: `TestClient` runs each in an event loop of its own. Once
+/// the second failed, on a connection of the first loop.
+const TESTED: &str = r#"
+import asyncio
+from fastapi.testclient import TestClient
+from guide_app import app, tollgate
+
+client = TestClient(app)
+for remaining in ("1", "0"):
+    response = client.get("/hello", headers={"x-api-key": "tested"})
+    assert (response.status_code, response.headers["x-ratelimit-remaining"]) == (200, remaining)
+assert client.get("/hello", headers={"x-api-key": "tested"}).status_code == 429
+
+
+async def ask() -> bool:
+    return (await tollgate.check({"api_key": "loops"})).made_by_server
+
+
+assert [asyncio.run(ask()) for _ in range(3)] == [True] * 3
+print("fine")
+"#;
+
+/// The application of its README limits, behind a server and in tests without one.
 #[test]
 fn the_middleware_of_fastapi_limits() {
     let installed = Installed::python("fastapi");
@@ -186,12 +208,38 @@ fn the_middleware_of_fastapi_limits() {
     let server = Server::start(first(&blocks, "yaml"));
     let app = first(&blocks, "python app").replace(GUIDE_ADDRESS, &server.address.to_string());
     installed.mypy(&installed.folder.write("guide_app.py", &app));
+    assert_eq!(installed.run_python(TESTED), "fine\n");
     let port = free_port();
     let mut uvicorn = installed.command("uvicorn");
     uvicorn
         .args(["guide_app:app", "--log-level", "warning", "--port", &port.to_string()])
         .stderr(Stdio::null());
     assert_limits(&Proxy::start(uvicorn, port), server);
+}
+
+/// `pip install -e ./clients/python`: its synchronous half is made in the sources, too.
+#[test]
+fn the_python_client_can_be_edited() {
+    let folder = Folder::new("python-editable");
+    succeeds(Command::new("cp").arg("-r").args([&file("clients/python"), &folder.0.join("python")]));
+    let made = folder.0.join("python/src/tollgate_client/blocking.py");
+    let _ = std::fs::remove_file(&made);
+    succeeds(Command::new(cached("clients/bin/python")).args(["-m", "venv"]).arg(folder.0.join("venv")));
+    let mut pip = Command::new(folder.0.join("venv/bin/pip"));
+    pip.args(["install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--editable"]);
+    // What builds it, and what it needs, is installed there.
+    let purelib = "import sysconfig; print(sysconfig.get_path('purelib'))";
+    let packages = succeeds(Command::new(cached("clients/bin/python")).args(["-c", purelib]));
+    let mut python = Command::new(folder.0.join("venv/bin/python"));
+    python.args([
+        "-c",
+        "import tollgate_client; print(tollgate_client.Tollgate.__module__, tollgate_client.__file__)",
+    ]);
+    succeeds(pip.arg(folder.0.join("python")).env("PYTHONPATH", packages.trim()));
+    let printed = succeeds(python.env("PYTHONPATH", packages.trim()));
+    let sources = folder.0.join("python/src/tollgate_client/__init__.py");
+    assert_eq!(printed, format!("tollgate_client.blocking {}\n", sources.display()));
+    assert!(made.is_file());
 }
 
 /// Typed strictly, what is installed is what its sources give, and what its program says is true.

@@ -117,7 +117,8 @@ fn a_freeze_holds_for_the_fleet() {
         let guard = one.acquire(&call()).await.unwrap();
         let headers: HeaderMap = [(http::header::RETRY_AFTER, "3600".parse().unwrap())].into_iter().collect();
         let (status, received) = (StatusCode::TOO_MANY_REQUESTS, one.engine().now());
-        guard.settle(&ResponseView { status, headers: &headers, body: None, received }, None).await;
+        let response = ResponseView { status, headers: &headers, body: None, received };
+        guard.settle(&response, None).await.unwrap_err();
     });
     let refused = |client: &Outbound<FleetStore>| send(&runtime, client).err();
     let refusal = until("the other process is frozen", || refused(&other));

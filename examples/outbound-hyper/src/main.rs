@@ -1,5 +1,5 @@
 //! Calls a server that refuses the first call for a second. The others wait, one finds out when it is over, and the
-//! refused call is sent again.
+//! refused call is sent again. A refusal for an hour is an error at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use http_body_util::Empty;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tokio::net::TcpListener;
-use tollgate_outbound::{Outbound, OutboundLayer};
+use tollgate_outbound::{Basis, Outbound, OutboundLayer, Refusal};
 use tower::{Layer, ServiceExt};
 
 const CALLS: usize = 5;
@@ -21,7 +21,8 @@ const CALLS: usize = 5;
 #[allow(clippy::print_stdout, reason = "an example prints to its user")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let url = format!("http://{}/items/17", listener.local_addr()?);
+    let origin = format!("http://{}", listener.local_addr()?);
+    let url = format!("{origin}/items/17");
     tokio::spawn(async move { axum::serve(listener, server()).await });
 
     let outbound = Outbound::of_policy("limits: [{name: items, by: [host], rate: 100/s}]".parse()?);
@@ -44,17 +45,24 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let totals = outbound.report().totals;
     println!("{answered} of {CALLS} calls answered");
     println!("{} refused by the server, {} sent again", totals.throttled, totals.retries);
+
+    let report = client.oneshot(Request::get(format!("{origin}/report")).body(Empty::new())?).await;
+    if let Err(error) = report
+        && error.refusal().and_then(Refusal::basis) == Some(Basis::Server)
+        && let Some(response) = error.response()
+    {
+        println!("the report would have to wait for too long: {}", response.status());
+    }
     Ok(())
 }
 
-/// A server that refuses its first call.
+/// A server that refuses its first call, and reports for an hour.
 fn server() -> Router {
     let calls = Arc::new(AtomicUsize::new(0));
-    Router::new().route(
-        "/items/{id}",
-        get(async move || match calls.fetch_add(1, Ordering::Relaxed) {
-            0 => (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "1")]),
-            _ => (StatusCode::OK, [("x-items", "1")]),
-        }),
-    )
+    let items = get(async move || match calls.fetch_add(1, Ordering::Relaxed) {
+        0 => (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "1")]),
+        _ => (StatusCode::OK, [("x-items", "1")]),
+    });
+    let report = get(async || (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "3600")]));
+    Router::new().route("/items/{id}", items).route("/report", report)
 }

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import anyio
 import httpx
+from anyio.lowlevel import RunVar
 
 from .decision import Attributes, CheckRequest, Decision, Denied, OnUnavailable, Settled
 from .decision import TollgateError, Unavailable, known, read_answer, read_decision
@@ -22,8 +23,7 @@ class AsyncTollgate:
     """The asynchronous client, for asyncio and trio. It keeps connections, and tasks may share it.
 
     `timeout` is in seconds, for each of connecting, sending and each read. `http` brings your own
-    settings of TLS or a transport. By default proxies of the environment are not used, since
-    Tollgate stands beside its callers."""
+    settings of TLS or a transport. By default no proxies of the environment are used."""
 
     def __init__(
         self, url: str = "http://127.0.0.1:8080", *, token: str | None = None,
@@ -32,7 +32,14 @@ class AsyncTollgate:
     ) -> None:
         self._url, self._timeout, self._on_unavailable = url.rstrip("/"), timeout, on_unavailable
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._http = http or httpx.AsyncClient(trust_env=False)
+        # Connections belong to the event loop that opened them. Tests may run one a request.
+        self._given, self._made = http, RunVar[httpx.AsyncClient | None](repr(self), None)
+
+    @property
+    def _http(self) -> httpx.AsyncClient:
+        if (http := self._given or self._made.get()) is None:
+            self._made.set(http := httpx.AsyncClient(trust_env=False))
+        return http
 
     async def __aenter__(self) -> AsyncTollgate:
         return self
@@ -43,6 +50,7 @@ class AsyncTollgate:
     async def close(self) -> None:
         """Closes the connections."""
         await self._http.aclose()
+        self._made.set(None)
 
     async def check(self, attributes: Attributes, cost: int = 1) -> Decision:
         """Asks whether a request may pass, and charges it if it may."""
@@ -120,7 +128,6 @@ class AsyncTollgate:
         return read_answer(response.status_code, response.content, read)
 
     def _undecided(self, error: Unavailable) -> Decision:
-        """Stands for a decision that was not made, without limits, since none was asked."""
         self._raise_or_warn(error)
         return Decision(self._on_unavailable == "allow", "unavailable", reason=str(error))
 
@@ -137,15 +144,13 @@ class AsyncReservation:
         self._client, self.decision, self._open = client, decision, decision.reservation
 
     async def commit(self, cost: int) -> Settled | None:
-        """Settles at the real cost. None where nothing is settled, because the server is
-        unavailable, or was. After an error the reservation is open: commit again, or the end of
-        the block cancels it."""
+        """Settles at the real cost. None where nothing is settled: the server is unavailable, or
+        was. After an error it is open: commit again, or the end of the block cancels it."""
         if self.decision.reservation is None:
             return None
         path, settled = f"/v1/reservations/{self.decision.reservation}/commit", None
         try:
-            read = partial(known, Settled)
-            settled = await self._client._ask("POST", path, {"cost": cost}, read)
+            settled = await self._client._ask("POST", path, {"cost": cost}, partial(known, Settled))
         except Unavailable as error:
             self._client._raise_or_warn(error)
         self._open = None

@@ -22,7 +22,6 @@ OnUnavailable = Literal["raise", "allow", "deny"]
 @dataclass(frozen=True, slots=True)
 class CheckRequest:
     """One question of a batch."""
-
     attributes: Attributes
     cost: int = 1
 
@@ -30,7 +29,6 @@ class CheckRequest:
 @dataclass(frozen=True, slots=True)
 class Limit:
     """What one limit said. The numbers are None where nothing was counted."""
-
     name: str
     allowed: bool
     source: str
@@ -45,7 +43,6 @@ class Limit:
 @dataclass(frozen=True, slots=True)
 class Settled:
     """What a commit changed."""
-
     refunded: int
     charged: int
     unpaid: int
@@ -54,7 +51,6 @@ class Settled:
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Problem details (RFC 9457) of the server."""
-
     status: int
     type: str
     title: str
@@ -67,7 +63,6 @@ class Problem:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """Whether a request may pass, and why. With the verdict `wait` it passes after `wait_ms`."""
-
     allowed: bool
     verdict: Verdict
     limits: tuple[Limit, ...] = ()

@@ -13,6 +13,7 @@ use tollgate::store::Store;
 use crate::background;
 use crate::call::Usage;
 use crate::guard::Guard;
+use crate::race::{First, first_of};
 
 /// Reads what a call used out of the body of its response. It is called with each piece of the body; the last `Some` that
 /// it returns is its usage.
@@ -71,14 +72,11 @@ impl<R: Body<Data = Bytes>> OutboundBody<R> {
     ) -> Vec<u8> {
         let (mut text, mut timeout) = (Vec::new(), pin!(timeout));
         while let Some(inner) = self.inner.as_mut().filter(|_| text.len() < bytes_max) {
-            let frame = poll_fn(|context| match inner.as_mut().poll_frame(context) {
-                Poll::Pending => timeout.as_mut().poll(context).map(|()| None),
-                Poll::Ready(frame) => Poll::Ready(Some(frame)),
-            });
-            match frame.await {
-                None => break, // The timeout.
-                Some(None) => self.inner = None,
-                Some(Some(frame)) => {
+            let frame = pin!(poll_fn(|context| inner.as_mut().poll_frame(context)));
+            match first_of(frame, timeout.as_mut()).await {
+                First::Right(()) => break, // The timeout.
+                First::Left(None) => self.inner = None,
+                First::Left(Some(frame)) => {
                     if let Some(piece) = frame.as_ref().ok().and_then(Frame::data_ref) {
                         text.extend_from_slice(piece.get(..bytes_max - text.len()).unwrap_or(piece));
                     }

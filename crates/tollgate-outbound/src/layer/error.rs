@@ -1,6 +1,16 @@
-//! The error of a call that has no response.
+//! The error of a call that has no response, or one that refuses it for longer than it may wait.
 
 use std::error::Error;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::Response;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
 
 use crate::guard::Failure;
 use crate::refusal::Refusal;
@@ -8,13 +18,19 @@ use crate::refusal::Refusal;
 /// Any error of the service below.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Why a call has no response.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// It did not leave.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
+    /// It did not leave, or the server refused it, and it may not leave again: a quota of a day or of money is used up, or
+    /// the server takes calls only after the longest wait of the call.
+    #[error("{refusal}")]
+    Refused {
+        /// Which bucket refuses it, whose numbers say so, and until when.
+        refusal: Refusal,
+        /// The response with which the server refused it. `None` if it did not leave.
+        response: Option<Box<Response<RefusedBody>>>,
+    },
     /// It left, and its deadline passed without a response.
     #[error("no response before the deadline of the call")]
     DeadlineExceeded,
@@ -23,14 +39,80 @@ pub enum CallError {
     Failed(BoxError),
 }
 
+impl From<Refusal> for CallError {
+    fn from(refusal: Refusal) -> Self {
+        CallError::Refused { refusal, response: None }
+    }
+}
+
 impl CallError {
-    /// The refusal, if the call did not leave.
+    /// The refusal, if the call may not leave, or not again.
     #[must_use]
     pub const fn refusal(&self) -> Option<&Refusal> {
         match self {
-            CallError::Refused(refusal) => Some(refusal),
+            CallError::Refused { refusal, .. } => Some(refusal),
             CallError::DeadlineExceeded | CallError::Failed(_) => None,
         }
+    }
+
+    /// The response with which the server refused the call, whole: its status, its headers and its body.
+    #[must_use]
+    pub fn response(&self) -> Option<&Response<RefusedBody>> {
+        match self {
+            CallError::Refused { response, .. } => response.as_deref(),
+            CallError::DeadlineExceeded | CallError::Failed(_) => None,
+        }
+    }
+
+    /// As [`CallError::response`], to read its body.
+    #[must_use]
+    pub fn into_response(self) -> Option<Response<RefusedBody>> {
+        match self {
+            CallError::Refused { response, .. } => response.map(|response| *response),
+            CallError::DeadlineExceeded | CallError::Failed(_) => None,
+        }
+    }
+}
+
+/// The body of a response that refused a call. Its frames are those of the server, unchanged. A short one was read before
+/// the caller got the error, so that it needs no connection.
+pub struct RefusedBody {
+    /// Errors are `Sync`, and bodies often are not. It is locked only to look at its size.
+    inner: Mutex<UnsyncBoxBody<Bytes, BoxError>>,
+}
+
+impl RefusedBody {
+    pub(crate) fn new<R>(body: R) -> Self
+    where
+        R: Body<Data = Bytes, Error: Into<BoxError> + Send> + Send + 'static,
+    {
+        Self { inner: Mutex::new(body.map_err(Into::into).boxed_unsync()) }
+    }
+}
+
+impl Body for RefusedBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        Pin::new(self.inner.get_mut().unwrap_or_else(PoisonError::into_inner)).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).size_hint()
+    }
+}
+
+impl fmt::Debug for RefusedBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RefusedBody").finish_non_exhaustive()
     }
 }
 

@@ -13,15 +13,15 @@ use tollgate::{RequestError, Ticks, Timestamp};
 use super::body::{CallHold, OutboundBody, UsageReader};
 use super::copy::CopyBody;
 use super::describe;
-use super::error::{BoxError, CallError, failure_of};
-use super::race::{First, first_of, until};
-use crate::call::Call;
+use super::error::{BoxError, CallError, RefusedBody, failure_of};
+use crate::call::{Call, Repeatable};
 use crate::dialect::ResponseView;
 use crate::guard::{Failure, Guard};
 use crate::outbound::Outbound;
+use crate::queue::Arrival;
+use crate::race::{First, first_of, until};
 use crate::refusal::Refusal;
-use crate::retry::{self, AttemptEnd, Repeatable, Retry};
-use crate::waiting::Arrival;
+use crate::retry::{self, AttemptEnd, Retry};
 
 /// Maximum number of bytes of a body that are read before its reader gets it, and how long that may take.
 const AHEAD_BYTES_MAX: usize = 64 * 1_024;
@@ -41,7 +41,7 @@ pub(crate) struct LayerState<S> {
 
 /// Sends one attempt of a call.
 pub(crate) trait Attempt<B> {
-    type Body: Body<Data = Bytes> + Send;
+    type Body: Body<Data = Bytes, Error: Into<BoxError> + Send> + Send + 'static;
     fn send(&self, request: Request<B>) -> impl Future<Output = Sent<Self::Body>> + Send;
 }
 
@@ -50,7 +50,6 @@ struct Exchange<'s, S> {
     state: &'s LayerState<S>,
     call: Call,
     arrival: Arrival,
-    repeatable: Repeatable,
     interface: Interface,
     attempts: u32,
 }
@@ -74,12 +73,11 @@ where
     if let Some(describe) = &state.describe {
         call = describe(&parts, call).map_err(Refusal::from)?;
     }
-    let repeatable = match call.may_repeat() || retry::is_repeatable(&parts.method, &parts.headers) {
-        true => Repeatable::Yes,
-        false => Repeatable::No,
-    };
+    if retry::is_repeatable(&parts.method, &parts.headers) {
+        call = call.repeatable();
+    }
     let (arrival, interface) = (outbound.arrive(&call), Interface::of(&parts));
-    let mut exchange = Exchange { state, call, arrival, repeatable, interface, attempts: 0 };
+    let mut exchange = Exchange { state, call, arrival, interface, attempts: 0 };
     let mut last = None;
     loop {
         let guard = match exchange.leave().await {
@@ -106,7 +104,7 @@ where
                 exchange.pause(retry).await;
                 (parts, body) = next;
             }
-            _ => return result.map(|answered| answered.response),
+            _ => return exchange.end(result).await,
         }
     }
 }
@@ -116,6 +114,8 @@ struct AttemptResponse<R: Body<Data = Bytes>> {
     response: Response<OutboundBody<R>>,
     /// When its buckets take calls again.
     open_at: Option<Timestamp>,
+    /// Why the call may not leave again, if the server refused it.
+    refusal: Option<Refusal>,
 }
 
 /// The response to an attempt, or its error.
@@ -151,24 +151,24 @@ impl<S: Store + Send + Sync + 'static> Exchange<'_, S> {
         let (outbound, deadline) = (&self.state.outbound, self.call.deadline_at());
         let mut sent = pin!(sent);
         let Some(copy) = copy else {
-            let result = until(outbound, deadline, sent).await?;
+            let result = until(outbound.clock(), deadline, sent).await?;
             return Some(self.ended(guard, result).await);
         };
         let first = {
             let hedge = pin!(self.hedge(&guard));
-            until(outbound, deadline, first_of(sent.as_mut(), hedge)).await?
+            until(outbound.clock(), deadline, first_of(sent.as_mut(), hedge)).await?
         };
         let hedge = match first {
             First::Left(result) => return Some(self.ended(guard, result).await),
             First::Right(Some(hedge)) => hedge,
             First::Right(None) => {
-                let result = until(outbound, deadline, sent).await?;
+                let result = until(outbound.clock(), deadline, sent).await?;
                 return Some(self.ended(guard, result).await);
             }
         };
         self.attempts += 1;
         let mut copy = pin!(copy);
-        match until(outbound, deadline, first_of(sent.as_mut(), copy.as_mut())).await? {
+        match until(outbound.clock(), deadline, first_of(sent.as_mut(), copy.as_mut())).await? {
             First::Left(result) => {
                 let first = self.ended(guard, result).await;
                 Some(self.unless_good(first, hedge, copy).await)
@@ -182,7 +182,7 @@ impl<S: Store + Send + Sync + 'static> Exchange<'_, S> {
 
     /// The time after which a copy of the call may be sent beside its attempt.
     fn hedge_after(&self) -> Option<Ticks> {
-        let is_allowed = self.repeatable == Repeatable::Yes && !self.is_last_attempt();
+        let is_allowed = self.call.may_repeat() == Repeatable::Yes && !self.is_last_attempt();
         let delay = self.state.outbound.settings().retry.hedge_after.filter(|_| is_allowed);
         delay.map(Ticks::ceil_from)
     }
@@ -194,7 +194,7 @@ impl<S: Store + Send + Sync + 'static> Exchange<'_, S> {
         if !outbound.shared.budgets().withdraw(guard.host()) {
             return None;
         }
-        let hedge = outbound.acquire_hedge(guard.call()).await;
+        let hedge = outbound.acquire_hedge(guard.call(), self.arrival).await;
         if hedge.is_none() {
             outbound.shared.budgets().refund(guard.host());
         }
@@ -211,7 +211,7 @@ impl<S: Store + Send + Sync + 'static> Exchange<'_, S> {
         if first.0 == Retry::No {
             return first;
         }
-        match until(&self.state.outbound, self.call.deadline_at(), other).await {
+        match until(self.state.outbound.clock(), self.call.deadline_at(), other).await {
             Some(result) => self.ended(guard, result).await,
             None => first,
         }
@@ -247,8 +247,8 @@ impl<S: Store + Send + Sync + 'static> Exchange<'_, S> {
         let view =
             ResponseView { status: head.status, headers: &head.headers, body: text.as_deref(), received };
         let signals = guard.observe(&view).await;
-        let retry = retry::decide(AttemptEnd::Response(view.outcome(), &signals), self.repeatable);
-        let freeze = guard.freeze();
+        let retry = retry::decide(AttemptEnd::Response(view.outcome(), &signals), self.call.may_repeat());
+        let (freeze, refusal) = (guard.freeze(), guard.refusal().cloned());
         head.extensions.insert(signals);
         if let Some(freeze) = freeze {
             head.extensions.insert(freeze);
@@ -256,7 +256,7 @@ impl<S: Store + Send + Sync + 'static> Exchange<'_, S> {
         let reader = self.state.usage.as_ref().and_then(|usage| usage(&self.call, &head));
         body.hold(Box::new(CallHold { guard, reader, usage: None }));
         let open_at = freeze.map(|freeze| freeze.until);
-        (retry, Ok(AttemptResponse { response: Response::from_parts(head, body), open_at }))
+        (retry, Ok(AttemptResponse { response: Response::from_parts(head, body), open_at, refusal }))
     }
 
     async fn failed<R: Body<Data = Bytes>>(
@@ -271,7 +271,7 @@ impl<S: Store + Send + Sync + 'static> Exchange<'_, S> {
         };
         let end = if failure == Failure::Unanswered { AttemptEnd::Unanswered } else { AttemptEnd::NotSent };
         guard.fail(failure).await;
-        (retry::decide(end, self.repeatable), Err(CallError::Failed(error)))
+        (retry::decide(end, self.call.may_repeat()), Err(CallError::Failed(error)))
     }
 
     /// Whether another attempt can leave in time, and the budget pays for it. A call that the server refused unseen is
@@ -279,15 +279,35 @@ impl<S: Store + Send + Sync + 'static> Exchange<'_, S> {
     fn may_retry<R: Body<Data = Bytes>>(&self, retry: Retry, result: &AttemptResult<R>) -> bool {
         let outbound = &self.state.outbound;
         let now = outbound.engine().now();
-        let open_at = result.as_ref().ok().and_then(|answered| answered.open_at).unwrap_or(now);
+        let answered = result.as_ref().ok();
+        let open_at = answered.and_then(|answered| answered.open_at).unwrap_or(now);
+        let is_refused = answered.is_some_and(|answered| answered.refusal.is_some());
         let is_too_late = now >= self.arrival.leaves_until() || open_at > self.arrival.leaves_until();
-        if is_too_late || self.is_last_attempt() {
+        if is_refused || is_too_late || self.is_last_attempt() {
             return false;
         }
         match retry {
             Retry::No => false,
             Retry::Queue => true,
             Retry::Pause => outbound.shared.budgets().withdraw(&outbound.identity(&self.call).host),
+        }
+    }
+
+    /// The end of a call whose last attempt ended so.
+    async fn end<R>(&self, result: AttemptResult<R>) -> Result<Response<OutboundBody<R>>, CallError>
+    where
+        R: Body<Data = Bytes, Error: Into<BoxError> + Send> + Send + 'static,
+    {
+        let AttemptResponse { response, refusal, .. } = match result {
+            Ok(AttemptResponse { refusal: Some(_), .. }) => self.kept(result).await?,
+            _ => result?,
+        };
+        match refusal {
+            None => Ok(response),
+            Some(refusal) => {
+                let response = Some(Box::new(response.map(RefusedBody::new)));
+                Err(CallError::Refused { refusal, response })
+            }
         }
     }
 

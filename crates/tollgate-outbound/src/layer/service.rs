@@ -53,7 +53,7 @@ where
     I::Future: Send,
     I::Error: Into<BoxError>,
     B: Send,
-    R: Body<Data = Bytes> + Send,
+    R: Body<Data = Bytes, Error: Into<BoxError> + Send> + Send + 'static,
 {
     type Body = R;
 
@@ -75,7 +75,7 @@ where
     C: CopyBody<B> + Clone,
     B: Send + 'static,
     R: Body<Data = Bytes> + Send + 'static,
-    R::Error: Send,
+    R::Error: Into<BoxError> + Send,
 {
     type Response = Response<OutboundBody<R>>;
     type Error = CallError;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tokio::task::JoinHandle;
 use tollgate::{Engine, ManualClock, Timestamp};
-use tollgate_outbound::{Call, Guard, Outbound, Refusal, ResponseView, Settings, Signals};
+use tollgate_outbound::{Call, Guard, Outbound, Refusal, ResponseView, Settings};
 
 pub(crate) const HOST: &str = "api.example.com";
 
@@ -40,11 +40,17 @@ impl Client {
         run_tasks().await;
     }
 
-    pub(crate) async fn answer(&self, guard: Guard, status: u16, headers: &[(&str, &str)]) -> Signals {
+    /// Settles a call. Returns why it may not leave again, if it was refused so.
+    pub(crate) async fn answer(
+        &self,
+        guard: Guard,
+        status: u16,
+        headers: &[(&str, &str)],
+    ) -> Option<Refusal> {
         let headers = header_map(headers);
-        let signals = guard.settle(&self.response(status, &headers), None).await;
+        let refusal = guard.settle(&self.response(status, &headers), None).await.err();
         run_tasks().await;
-        signals
+        refusal
     }
 
     pub(crate) fn response<'a>(&self, status: u16, headers: &'a HeaderMap) -> ResponseView<'a> {

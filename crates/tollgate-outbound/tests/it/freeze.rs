@@ -94,8 +94,9 @@ async fn a_long_freeze_is_an_error_with_its_instant() {
     let client = Client::new(OPEN, settings());
     let refused = client.outbound.acquire(&call()).await.unwrap();
     let now = client.time.now();
-    client.answer(refused, 429, &[("retry-after", "3600")]).await;
+    let settled = client.answer(refused, 429, &[("retry-after", "3600")]).await;
     let refusal = client.outbound.acquire(&call()).await.err().unwrap();
+    assert_eq!(settled, Some(refusal.clone()), "the refused call and the next one say the same");
     let Refusal::TooLate { bucket, basis, until, .. } = &refusal else { panic!("{refusal}") };
     assert_eq!((bucket.as_str(), *basis), (HOST, Basis::Server));
     assert!(until.since(now) >= Ticks::from_secs(3_600), "{until:?}");
@@ -111,9 +112,9 @@ async fn an_exhausted_budget_is_an_error() {
     let mut response = client.response(429, &headers);
     let body = br#"{"error":{"message":"You exceeded your current quota","type":"insufficient_quota","code":"insufficient_quota"}}"#;
     response.body = Some(body);
-    let signals = guard.settle(&response, None).await;
-    assert_eq!(signals.throttle.map(|throttle| throttle.kind), Some(ThrottleKind::Money));
+    let settled = guard.settle(&response, None).await.unwrap_err();
     let refusal = client.outbound.acquire(&call()).await.err().unwrap();
+    assert_eq!(settled, refusal, "the refused call and the next one say the same");
     let Refusal::Exhausted { kind, wait, until, .. } = &refusal else { panic!("{refusal}") };
     assert_eq!((*kind, client.time.now() + *wait), (ThrottleKind::Money, *until));
 }
@@ -256,7 +257,7 @@ async fn a_thousand_waiters_return_step_by_step() {
         for call in finished {
             let guard = left(call).await;
             let headers = http::HeaderMap::new();
-            guard.settle(&client.response(200, &headers), None).await;
+            guard.settle(&client.response(200, &headers), None).await.unwrap();
         }
         assert!(at_once.len() < 100, "{at_once:?}");
     }

@@ -141,6 +141,16 @@ async fn the_first_good_response_wins() {
     assert_eq!(server.requests(), (2, 0));
 }
 
+/// A copy that the server refuses waits as its call may, although it leaves at once or not at all.
+#[tokio::test]
+async fn a_copy_that_is_refused_waits_as_its_call() {
+    let client = Client::new(OPEN, hedging(200 * MILLI));
+    let server = SlowServer::of(&[(500 * MILLI, 503), (600 * MILLI, 429)]);
+    let call = server.send(&client, "GET");
+    let (number, millis) = answered(&client, call).await;
+    assert!(number == "3" && millis >= 1_800, "{number} after {millis} ms");
+}
+
 /// By default no call is hedged. With the option, one is not that may be executed only once, whose body cannot be copied,
 /// or that has no attempt left; nor is one that is answered before the delay.
 #[tokio::test]

@@ -1,6 +1,8 @@
 //! The layer: what a client of HTTP sees of waits, refusals, retries and deadlines.
 
 use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,8 +12,8 @@ use http_body_util::{BodyExt, Full};
 use tokio::task::JoinHandle;
 use tollgate::Ticks;
 use tollgate_outbound::{
-    Call, CallError, Freeze, OutboundBody, OutboundLayer, Refusal, RetrySettings, SendOnce, Settings,
-    Signals, ThrottleKind, Usage,
+    Basis, Call, CallError, Freeze, Outbound, OutboundBody, OutboundLayer, OutboundMiddleware, Refusal,
+    RetrySettings, SendOnce, Settings, Signals, ThrottleKind, Usage,
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -204,7 +206,7 @@ async fn a_retry_learns_that_the_money_is_used_up() {
     let headers = http::HeaderMap::new();
     let mut response = client.response(429, &headers);
     response.body = Some(br#"{"error":{"code":"insufficient_quota"}}"#);
-    other.settle(&response, None).await;
+    other.settle(&response, None).await.unwrap_err();
     let error = answered(&client, call).await.0.err().unwrap();
     let Some(Refusal::Exhausted { kind, .. }) = error.refusal() else { panic!("{error}") };
     assert_eq!((*kind, server.attempts()), (ThrottleKind::Money, 1));
@@ -278,10 +280,13 @@ async fn money_may_be_a_bad_request() {
         "message":"Your credit balance is too low to access the Anthropic API."}}"#;
     let client = Client::new(OPEN, settings());
     let server = Server::default().answers(400, &[("content-type", "application/json")], CREDIT);
-    let send = || server.send(&client, request("POST").body(body("")).unwrap());
-    assert_eq!(answered(&client, send()).await.0.unwrap().status(), 400);
-    let error = answered(&client, send()).await.0.err().unwrap();
-    assert!(matches!(error.refusal(), Some(Refusal::Exhausted { kind: ThrottleKind::Money, .. })), "{error}");
+    for has_response in [true, false] {
+        let call = server.send(&client, request("POST").body(body("")).unwrap());
+        let error = answered(&client, call).await.0.err().unwrap();
+        let is_money = matches!(error.refusal(), Some(Refusal::Exhausted { kind: ThrottleKind::Money, .. }));
+        assert!(is_money, "{error}");
+        assert_eq!(error.response().map(|response| response.status().as_u16()), has_response.then_some(400));
+    }
 }
 
 /// A body that never comes.
@@ -382,8 +387,8 @@ async fn all_callers_of_a_server_share_a_retry_budget() {
     assert!((44..=46).contains(&attempts), "{attempts}");
 }
 
-/// A used-up budget of money is no matter of waiting: its response comes back with the instant, and further calls are
-/// refused at once with the same instant.
+/// A used-up budget of money is no matter of waiting: the call that learns of it fails at once with the instant and the
+/// response of the server, and further calls with the same instant.
 #[tokio::test]
 async fn money_is_an_error_with_its_instant() {
     const QUOTA: &str = r#"{"error":{"message":"You exceeded your current quota","type":"insufficient_quota","code":"insufficient_quota"}}"#;
@@ -391,25 +396,97 @@ async fn money_is_an_error_with_its_instant() {
     let server = Server::default().answers(429, &[("content-type", "application/json")], QUOTA);
     let call = server.send(&client, request("GET").body(body("")).unwrap());
     let (answer, seconds) = answered(&client, call).await;
-    let answer = answer.unwrap();
-    assert_eq!((answer.status().as_u16(), seconds, server.attempts()), (429, 0, 1));
-    let freeze = *answer.extensions().get::<Freeze>().unwrap();
-    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), QUOTA);
+    let first = answer.err().unwrap();
+    let refusal = first.refusal().unwrap().clone();
+    let Refusal::Exhausted { kind, until, bucket, .. } = &refusal else { panic!("{first}") };
+    let response = first.into_response().unwrap();
+    assert_eq!((response.status().as_u16(), seconds, server.attempts()), (429, 0, 1));
+    let freeze = *response.extensions().get::<Freeze>().unwrap();
+    assert_eq!(response.headers()["content-type"], "application/json");
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), QUOTA);
+    assert_eq!((*kind, *until, bucket.as_str()), (ThrottleKind::Money, freeze.until, "api.example.com"));
     let call = server.send(&client, request("GET").body(body("")).unwrap());
     let error = answered(&client, call).await.0.err().unwrap();
-    let Some(Refusal::Exhausted { kind, until, bucket, .. }) = error.refusal() else { panic!("{error}") };
-    assert_eq!((*kind, *until, bucket.as_str()), (ThrottleKind::Money, freeze.until, "api.example.com"));
+    assert!(error.refusal() == Some(&refusal) && error.response().is_none(), "{error}");
     assert_eq!(server.attempts(), 1);
 }
 
-/// A refusal that lasts longer than the call may wait comes back at once.
+/// The quota of a day is an error at once, also if its `Retry-After` is within the longest wait.
 #[tokio::test]
-async fn a_refusal_beyond_the_longest_wait_is_not_slept_through() {
+async fn a_day_is_an_error_also_for_a_patient_call() {
+    const DAY: &str = r#"{"error":{"code":429,"status":"RESOURCE_EXHAUSTED","details":[
+        {"@type":"type.googleapis.com/google.rpc.QuotaFailure","violations":[{"quotaId":"RequestsPerDayPerProject"}]}]}}"#;
     let client = Client::new(OPEN, settings());
-    let server = Server::default().answers(429, &[("retry-after", "3600")], "");
-    let call = server.send(&client, request("GET").body(body("")).unwrap());
+    let server = Server::default().answers(429, &[("retry-after", "7200")], DAY);
+    let patient = Call::new().max_wait(Duration::from_secs(86_400));
+    let call = server.send(&client, request("GET").extension(patient).body(body("")).unwrap());
     let (answer, seconds) = answered(&client, call).await;
-    assert_eq!((answer.unwrap().status().as_u16(), seconds, server.attempts()), (429, 0, 1));
+    let error = answer.err().unwrap();
+    let Some(Refusal::Exhausted { kind, wait, .. }) = error.refusal() else { panic!("{error}") };
+    assert_eq!((*kind, seconds, server.attempts()), (ThrottleKind::Day, 0, 1));
+    assert!(*wait >= Ticks::from_secs(7_200), "{wait:?}");
+}
+
+/// A call that the server refuses for longer than it may wait fails at once, with the response of the server. The next one
+/// gets the same refusal, without a response.
+#[tokio::test]
+async fn a_refusal_beyond_the_longest_wait_is_an_error_at_once() {
+    for (method, status, fields) in [
+        ("POST", 429, &[("retry-after", "3600")][..]),
+        // The server forbids another attempt, and says until when.
+        ("GET", 429, &[("retry-after", "3600"), ("x-should-retry", "false")]),
+        ("GET", 503, &[("retry-after", "3600")]),
+    ] {
+        let client = Client::new(OPEN, settings());
+        let server = Server::default().answers(status, fields, "for an hour");
+        let call = server.send(&client, request(method).body(body("")).unwrap());
+        let (answer, seconds) = answered(&client, call).await;
+        let first = answer.err().unwrap();
+        let Some(Refusal::TooLate { bucket, basis, until, .. }) = first.refusal() else { panic!("{first}") };
+        assert_eq!((bucket.as_str(), *basis, seconds), ("api.example.com", Basis::Server, 0));
+        assert!(until.since(client.time.now()) >= Ticks::from_secs(3_600), "{first}");
+        let next = server.send(&client, request(method).body(body("")).unwrap());
+        let next = answered(&client, next).await.0.err().unwrap();
+        assert_eq!((next.refusal(), server.attempts()), (first.refusal(), 1));
+        assert!(next.response().is_none(), "{next}");
+        let response = first.into_response().unwrap();
+        assert_eq!(
+            (response.status().as_u16(), &response.headers()["retry-after"]),
+            (status, &"3600".parse().unwrap())
+        );
+        assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "for an hour");
+    }
+}
+
+/// An overloaded server may have begun a call that is not safe to repeat, and GraphQL may have executed a part: these keep
+/// their response, however long the server wants to be left alone.
+#[tokio::test]
+async fn a_call_that_may_be_executed_keeps_its_response() {
+    const PARTIAL: &str = r#"{"data":{"charge":{"id":1}},"errors":[{"type":"RATE_LIMITED"}]}"#;
+    let json = ("content-type", "application/json");
+    for (path, status, body_text) in [("/v1/charges", 503, "busy"), ("/graphql", 200, PARTIAL)] {
+        let client = Client::new(OPEN, settings());
+        let server = Server::default().answers(status, &[json, ("retry-after", "3600")], body_text);
+        let call = Request::post(format!("https://api.example.com{path}")).body(body("{}")).unwrap();
+        let answer = answered(&client, server.send(&client, call)).await.0.unwrap();
+        assert_eq!((answer.status().as_u16(), server.attempts()), (status, 1));
+        let freeze = answer.extensions().get::<Freeze>().unwrap();
+        assert!(freeze.until.since(client.time.now()) >= Ticks::from_secs(3_600), "{path}");
+    }
+}
+
+/// A long body in an error arrives whole, and its call holds no permit.
+#[tokio::test]
+async fn a_long_body_in_an_error_is_whole() {
+    let long = "x".repeat(200_000).leak();
+    let client = Client::new("limits: [{name: flight, by: [host], concurrency: 1}]", settings());
+    let server = Server::default().answers(429, &[("retry-after", "3600")], long);
+    let call = server.send(&client, request("GET").body(body("")).unwrap());
+    let error = answered(&client, call).await.0.err().unwrap();
+    run_tasks().await;
+    assert_eq!(client.outbound.report().buckets.iter().map(|bucket| bucket.in_flight).sum::<u64>(), 0);
+    let response = error.into_response().unwrap();
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes().len(), long.len());
 }
 
 /// The deadline of a call ends its wait and its attempt, and no further attempt begins after it.
@@ -552,4 +629,31 @@ async fn a_dropped_call_leaves_nothing() {
     run_tasks().await;
     let next = server.send(&client, request("GET").body(body("")).unwrap());
     answered(&client, next).await.0.unwrap();
+}
+
+/// The middleware of reqwest returns the refusal as an error of its own, from which the response can be taken.
+#[tokio::test]
+async fn a_refusal_of_reqwest_has_the_response() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        assert!(stream.read(&mut [0; 1_024]).unwrap() > 0);
+        stream
+            .write_all(b"HTTP/1.1 429 Slow Down\r\nRetry-After: 3600\r\nContent-Length: 4\r\n\r\nlate")
+            .unwrap();
+    });
+    let outbound = Outbound::of_policy("limits: []".parse().unwrap());
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = reqwest_middleware::ClientBuilder::new(client)
+        .with(OutboundMiddleware::from(OutboundLayer::new(outbound)))
+        .build();
+    let error = client.get(format!("http://{address}/")).send().await.unwrap_err();
+    let reqwest_middleware::Error::Middleware(error) = error else { panic!("{error}") };
+    let error = error.downcast::<CallError>().unwrap();
+    assert!(matches!(error.refusal(), Some(Refusal::TooLate { basis: Basis::Server, .. })), "{error}");
+    let response = error.into_response().unwrap();
+    assert_eq!(response.status(), 429);
+    assert_eq!(reqwest::Body::wrap(response.into_body()).collect().await.unwrap().to_bytes(), "late");
+    server.join().unwrap();
 }

@@ -41,7 +41,7 @@ async fn departures() -> (Timestamp, Vec<Timestamp>) {
                 let (status, received) = (http::StatusCode::OK, time.now());
                 let response =
                     tollgate_outbound::ResponseView { status, headers: &headers, body: None, received };
-                guard.settle(&response, None).await;
+                guard.settle(&response, None).await.unwrap();
             })
         })
         .collect();

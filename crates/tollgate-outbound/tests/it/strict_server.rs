@@ -77,7 +77,7 @@ async fn work(client: Arc<Client>, server: StrictServer, mut dice: Dice, lost_pe
         if status == 429 {
             headers.push(("retry-after", retry.as_str()));
         }
-        guard.settle(&client.response(status, &header_map(&headers)), None).await;
+        let _ = guard.settle(&client.response(status, &header_map(&headers)), None).await;
     }
 }
 

@@ -37,7 +37,7 @@ async fn make(client: Arc<Client>, provider: Arc<Mutex<Provider>>, start: Timest
         client.outbound.clock().sleep_until(client.time.now() + ROUND_TRIP).await;
         let headers: Vec<_> = answer.headers.iter().map(|(name, value)| (&**name, &**value)).collect();
         let headers = header_map(&headers);
-        guard.settle(&client.response(answer.status, &headers), None).await;
+        guard.settle(&client.response(answer.status, &headers), None).await.unwrap();
         if !answer.is_refused {
             return;
         }

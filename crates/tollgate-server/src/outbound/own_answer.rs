@@ -136,10 +136,10 @@ struct ErrorBody<'a> {
 }
 
 impl<'a> OwnAnswer<'a> {
-    /// The answer to a call that has no response.
+    /// The answer to a call that the provider has not answered.
     pub(super) fn of(error: &'a CallError, provider: &'a str, now: Timestamp) -> Self {
         let kind = match error {
-            CallError::Refused(refusal) => of_refusal(refusal),
+            CallError::Refused { refusal, .. } => of_refusal(refusal),
             CallError::DeadlineExceeded => AnswerKind::Late,
             CallError::Failed(error) => match error.downcast_ref() {
                 Some(ClientFailure::Late(_)) => AnswerKind::Late,
@@ -201,11 +201,6 @@ const fn of_refusal(refusal: &Refusal) -> AnswerKind {
 }
 
 /// Whose numbers refuse the call.
-const fn numbers(refusal: &Refusal) -> &'static str {
-    match refusal {
-        Refusal::TooLate { basis: Basis::Server, .. }
-        | Refusal::Exhausted { .. }
-        | Refusal::CircuitOpen { .. } => "server",
-        _ => "policy",
-    }
+fn numbers(refusal: &Refusal) -> &'static str {
+    if refusal.basis() == Some(Basis::Server) { "server" } else { "policy" }
 }

@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body as _, Incoming};
 use tollgate_gateway::ClientRequestBody;
 use tollgate_gateway::listen::UpstreamBudget;
-use tollgate_outbound::{BucketReport, Call, Freeze, Outbound, Priority, Report};
+use tollgate_outbound::{BucketReport, Call, CallError, Freeze, Outbound, Priority, RefusedBody, Report};
 use tower_service::Service as _;
 
 use super::document::{MAX_WAIT_MAX, OutboundPlan};
@@ -35,8 +35,8 @@ const WHOLE_BYTES_MAX: u64 = 8 << 20;
 /// How often connections are closed that were idle too long.
 const TIDY_EVERY: Duration = Duration::from_secs(5);
 
-/// The body of a response.
-pub(super) type ProxyBody = Either<Full<Bytes>, ProviderBody>;
+/// The body of a response: the proxy's own, or the provider's, whether it came as a response or in an error.
+pub(super) type ProxyBody = Either<Full<Bytes>, Either<ProviderBody, RefusedBody>>;
 
 /// The proxy.
 pub(crate) struct OutboundProxy {
@@ -107,16 +107,16 @@ impl OutboundProxy {
             Ok(request) => request,
             Err(problem) => return own(OwnAnswer::wrong(AnswerKind::Invalid, problem)),
         };
-        match provider.service.clone().call(request).await {
-            Ok(mut response) => {
-                hand_on(&mut response, provider, public.as_deref());
-                response.map(Either::Right)
-            }
+        let answered = match provider.service.clone().call(request).await {
+            Ok(response) => response.map(Either::Left),
+            // The clients of APIs read what the provider says.
+            Err(CallError::Refused { response: Some(response), .. }) => response.map(Either::Right),
             Err(error) => {
                 let now = provider.outbound.engine().now();
-                own(OwnAnswer::of(&error, &provider.plan.name, now))
+                return own(OwnAnswer::of(&error, &provider.plan.name, now));
             }
-        }
+        };
+        handed_on(answered, provider, public.as_deref())
     }
 
     fn no_provider(&self, path: &str) -> String {
@@ -234,7 +234,11 @@ async fn prepared(
 
 /// Prepares a provider's answer for the client: links that lead to the provider lead through the proxy, and a refusal that
 /// outlasts the wait is not tried again.
-fn hand_on(response: &mut Response<ProviderBody>, provider: &Provider, public: Option<&str>) {
+fn handed_on(
+    mut response: Response<Either<ProviderBody, RefusedBody>>,
+    provider: &Provider,
+    public: Option<&str>,
+) -> Response<ProxyBody> {
     let status = response.status();
     let is_frozen = response.extensions().get::<Freeze>().is_some();
     let headers = response.headers_mut();
@@ -242,4 +246,5 @@ fn hand_on(response: &mut Response<ProviderBody>, provider: &Provider, public: O
         headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
     }
     response_urls::rewrite(headers, &provider.plan, public);
+    response.map(Either::Right)
 }

@@ -224,6 +224,36 @@ fn answers_of_its_own_are_typed() {
     assert_eq!(upstream.seen().len(), 2);
 }
 
+/// The call that learns of a used-up budget, or of a refusal beyond its longest wait, gets the API's own answer: SDKs read
+/// its status, its fields and its body. The next call gets that of the proxy, and is not sent.
+#[test]
+fn the_call_that_learns_of_a_long_refusal_gets_the_answer_of_the_api() {
+    const QUOTA: &str = r#"{"error": {"code": "insufficient_quota", "message": "You exceeded your quota"}}"#;
+    const CREDIT: &str = r#"{"error": {"message": "Your credit balance is too low"}}"#;
+    const HOUR: &str = r#"{"error": "slow down"}"#;
+    let upstream = Upstream::start();
+    let section = format!("outbound: {{providers: {{api: {{url: 'http://{}/give'}}}}}}", upstream.address);
+    let outbound = Outbound::start("outbound-long", &section, &[]);
+    for (status, field, body, code) in [
+        (429, "", QUOTA, "call-quota-exhausted"),
+        (400, "", CREDIT, "call-quota-exhausted"),
+        (429, "Give-Retry-After: 3600\r\n", HOUR, "call-too-late"),
+        (503, "Give-Retry-After: 3600\r\n", HOUR, "call-too-late"),
+    ] {
+        let key = format!("Authorization: Bearer {}\r\n", upstream.count());
+        let fields = format!("{key}{field}Give-X-Request-Id: 7\r\nGive-Body: {body}\r\n");
+        let first = outbound.get(&format!("/api/{status}"), &fields);
+        assert_eq!((first.status, first.body.as_slice()), (status, body.as_bytes()));
+        assert_eq!(first.header("x-request-id"), Some("7"));
+        assert_eq!(first.header("retry-after").is_some(), !field.is_empty());
+        assert_eq!(first.header("x-should-retry"), (status == 429).then_some("false"));
+        let sent = upstream.count();
+        let next = outbound.get("/api/200", &key);
+        assert_eq!((next.status, upstream.count()), (429, sent), "{code}");
+        assert_eq!(json(&next)["type"], format!("urn:tollgate:problem:{code}"));
+    }
+}
+
 /// A client that leaves takes its call out of the queue: it is not sent, and the next one does not wait for it.
 #[test]
 fn a_client_that_leaves_is_not_waited_for() {

@@ -1,13 +1,10 @@
-//! Two futures of which the first to end counts, and a future that ends at a deadline.
+//! Futures of which the first to end counts, and a future that ends at a deadline.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
-use tollgate::Timestamp;
-use tollgate::store::Store;
-
-use crate::outbound::Outbound;
+use tollgate::{Clock, Timestamp};
 
 /// The future that ended first, with its output.
 pub(crate) enum First<A, B> {
@@ -27,17 +24,28 @@ pub(crate) async fn first_of<A: Future, B: Future>(
     .await
 }
 
+/// The output of the future in a list that ends first. The others are dropped.
+#[cfg(feature = "redis")]
+pub(crate) async fn first_in<F: Future>(futures: impl IntoIterator<Item = F>) -> F::Output {
+    let mut futures: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
+    poll_fn(|context| {
+        let ended = futures.iter_mut().find_map(|future| match future.as_mut().poll(context) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        });
+        ended.map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
+}
+
 /// The output of a future, or `None` when the deadline comes first.
-pub(crate) async fn until<S, T>(
-    outbound: &Outbound<S>,
+pub(crate) async fn until<T>(
+    clock: &Clock,
     deadline: Option<Timestamp>,
     future: impl Future<Output = T>,
-) -> Option<T>
-where
-    S: Store + Send + Sync + 'static,
-{
+) -> Option<T> {
     let Some(deadline) = deadline else { return Some(future.await) };
-    match first_of(pin!(future), pin!(outbound.clock().sleep_until(deadline))).await {
+    match first_of(pin!(future), pin!(clock.sleep_until(deadline))).await {
         First::Left(output) => Some(output),
         First::Right(()) => None,
     }

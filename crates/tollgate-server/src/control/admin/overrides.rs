@@ -1,5 +1,5 @@
-//! What an operator puts over the policy: blocks, and overrides of limits (`kill`, `shadow` and `percent`, and `restore`,
-//! which ends them). Overrides of overload controllers are in `overload`.
+//! Changes of an operator over the policy: blocks, and overrides of limits (`kill`, `shadow` and `percent`, and
+//! `restore`, which ends them). Overrides of overload controllers are in `overload`.
 
 use serde_json::json;
 use tollgate::engine::{BlockError, OverrideError};

@@ -1,4 +1,5 @@
-//! `diff`: what a candidate policy would change, for the limits, for the requests of the last hour, and for those to come.
+//! `diff`: what a candidate policy would change, for the limits, for the requests of the last hour, and for those to
+//! come.
 
 use std::sync::Arc;
 

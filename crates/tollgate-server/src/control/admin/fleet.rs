@@ -1,5 +1,5 @@
-//! Views of this node together with those of the others. A node that does not answer is named with the reason, and never
-//! left out. Sums say over how many nodes they are.
+//! Views of this node together with those of the others. A node that does not answer is named with the reason, and
+//! never left out. Sums say over how many nodes they are.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -50,14 +50,14 @@ struct Document {
     trusted_proxies: Option<Vec<String>>,
     #[serde(default, deserialize_with = "prefix")]
     ipv6_prefix: Option<u8>,
-    #[serde(default)]
-    escaped_slashes: Slashes,
-    #[serde(default)]
-    path_match: PathMatching,
-    #[serde(default)]
-    method_override: Overrides,
-    #[serde(default)]
-    header_names: HeaderNameChoice,
+    #[serde(default, with = "EscapedSlashesName")]
+    escaped_slashes: EscapedSlashes,
+    #[serde(default, with = "PathMatchName")]
+    path_match: PathMatch,
+    #[serde(default, with = "MethodOverrideName")]
+    method_override: MethodOverride,
+    #[serde(default, with = "HeaderNamesName")]
+    header_names: HeaderNames,
     #[serde(default)]
     connections_per_address: Option<u32>,
     #[serde(default)]
@@ -220,7 +220,7 @@ pub(crate) struct OpenedConfig {
     pub(crate) callers: Option<Arc<CallersFile>>,
 }
 
-/// What keeps a config from being opened: problems of the file, each of which begins with its field, and of the flags.
+/// Problems that keep a config from being opened: those of the file begin with its field, the others are of flags.
 #[derive(Default)]
 struct OpeningProblems {
     filed: Vec<String>,
@@ -310,37 +310,35 @@ impl Config {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Slashes {
-    #[default]
+// The names by which a config chooses from the types of the libraries.
+
+#[derive(Deserialize)]
+#[serde(remote = "EscapedSlashes", rename_all = "lowercase")]
+enum EscapedSlashesName {
     Reject,
     Keep,
     Decode,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Overrides {
-    #[default]
+#[derive(Deserialize)]
+#[serde(remote = "PathMatch", rename_all = "lowercase")]
+enum PathMatchName {
+    Loose,
+    Exact,
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "MethodOverride", rename_all = "lowercase")]
+enum MethodOverrideName {
     Drop,
     Keep,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum HeaderNameChoice {
-    #[default]
+#[derive(Deserialize)]
+#[serde(remote = "HeaderNames", rename_all = "lowercase")]
+enum HeaderNamesName {
     Plain,
     Any,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum PathMatching {
-    #[default]
-    Loose,
-    Exact,
 }
 
 /// Reads a config file, or returns the defaults without one. `trusted` are the proxies of the command line, which take
@@ -428,19 +426,9 @@ fn assembled(document: Document, table: &Node, overload: Option<Plan>, problems:
     let reader = Reader {
         trusted: trusted(document.trusted_proxies, problems),
         ipv6_prefix: document.ipv6_prefix.unwrap_or(IPV6_PREFIX_DEFAULT),
-        slashes: match document.escaped_slashes {
-            Slashes::Reject => EscapedSlashes::Reject,
-            Slashes::Keep => EscapedSlashes::Keep,
-            Slashes::Decode => EscapedSlashes::Decode,
-        },
-        paths: match document.path_match {
-            PathMatching::Loose => PathMatch::Loose,
-            PathMatching::Exact => PathMatch::Exact,
-        },
-        method_override: match document.method_override {
-            Overrides::Drop => MethodOverride::Drop,
-            Overrides::Keep => MethodOverride::Keep,
-        },
+        slashes: document.escaped_slashes,
+        paths: document.path_match,
+        method_override: document.method_override,
         credentials: credentials::compile(document.credentials, problems),
         callers: None,
         mapped: mapped(document.attributes, others, problems),
@@ -451,10 +439,7 @@ fn assembled(document: Document, table: &Node, overload: Option<Plan>, problems:
     let routes = tollgate_gateway::compile(document.routes, &Vec::from_iter(known), problems);
     let mut taking = RequestSettings {
         reader: reader.clone(),
-        header_names: match document.header_names {
-            HeaderNameChoice::Plain => HeaderNames::Plain,
-            HeaderNameChoice::Any => HeaderNames::Any,
-        },
+        header_names: document.header_names,
         connections_per_address: document.connections_per_address,
     };
     // A peer that asks about other clients' requests is a proxy, usually on this machine. A gateway's peer may be any

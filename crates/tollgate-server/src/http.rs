@@ -1,6 +1,6 @@
 //! The HTTP protocol. The path of a request: `connection` (its timeouts) → `route` (what it asks for) → `access` (its
-//! token) → `handler` (calls the function of the route) → `request_body` (bytes, bounded) → `request_json` → `check`, `held`
-//! and their likes (ask the service) → `reply` (converts answers to HTTP; `problem` converts problems).
+//! token) → `handler` (calls the function of the route) → `request_body` (bytes, bounded) → `request_json` → `check`,
+//! `held` and their likes (ask the service) → `reply` (converts answers to HTTP; `problem` converts problems).
 
 mod connection;
 mod route;

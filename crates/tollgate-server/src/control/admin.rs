@@ -1,7 +1,7 @@
 //! The admin API for a running server, under `/admin/v1/` of the HTTP listener. The path of a request: `guard` (host,
-//! site and token) → `route` (the verb, and the role it needs) → `act` (the request with its instant) → `verbs`, each in a
-//! file of its own → `reply`. Every change is written to the `audit` log before the operator gets an answer.
-//! `web_console` has the pages for browsers, which use the same verbs.
+//! site and token) → `route` (the verb, and the role it needs) → `act` (the request with its instant) → `verbs`
+//! (calls the function of the verb) → `reply`. Every change is written to the `audit` log before the operator gets an
+//! answer. `web_console` has the pages for browsers, which use the same verbs.
 
 // What every verb uses.
 mod token;
@@ -19,9 +19,7 @@ mod attribute_checks;
 mod sharing;
 
 // The verbs.
-mod explain;
-mod reset;
-mod blocks;
+mod counters;
 mod overload;
 mod overrides;
 mod reload;

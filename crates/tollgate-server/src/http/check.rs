@@ -21,6 +21,7 @@ use crate::rls::{self, Unanswerable};
 use crate::service::{Service, compat};
 use crate::telemetry::Stopwatch;
 
+/// Answers one check.
 pub(super) async fn check<S: Store>(
     service: &Service<S>,
     request: Request<Incoming>,
@@ -29,6 +30,7 @@ pub(super) async fn check<S: Store>(
     answer(service, &JsonRequest::check(&body)?).await
 }
 
+/// Answers one check that was read.
 pub(super) async fn answer<S: Store>(
     service: &Service<S>,
     json_request: &JsonRequest<'_>,

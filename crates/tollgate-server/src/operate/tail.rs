@@ -1,5 +1,5 @@
-//! `tail`: decisions of a running server as they are made. On a terminal q or Ctrl-C ends it. Without a terminal it writes
-//! lines.
+//! `tail`: decisions of a running server as they are made. On a terminal q or Ctrl-C ends it. Without a terminal it
+//! writes lines.
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! `top`: the busiest keys of a running server, again each second. On a terminal q or Ctrl-C ends it. Without a terminal it
-//! writes lines.
+//! `top`: the busiest keys of a running server, again each second. On a terminal q or Ctrl-C ends it. Without a
+//! terminal it writes lines.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -158,7 +158,7 @@ pub(super) const ALLOWED: &[Allowed] = &[
     allowed("RetryInfo", "crates/tollgate-tower/src/grpc.rs", "the message google.rpc.RetryInfo"),
     allowed("Sample", "crates/tollgate-server/src/telemetry.rs", "a sample of a metric, as Prometheus says"),
     allowed("Line", "crates/tollgate/src/memory/region.rs", "a cache line"),
-    allowed("Lines", "crates/tollgate-server/src/operate/monitor.rs", "lines of text"),
+    allowed("Lines", "crates/tollgate-server/src/operate/tail.rs", "lines of text"),
     allowed("line", "crates/tollgate-server/src/log.rs", "a line of the log"),
 ];
 

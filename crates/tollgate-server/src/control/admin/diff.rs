@@ -1,4 +1,5 @@
-//! `diff`: what a candidate policy would change, for the limits, for the requests of the last hour, and for those to come.
+//! `diff`: what a candidate policy would change, for the limits, for the requests of the last hour, and for those to
+//! come.
 
 use std::sync::Arc;
 
@@ -27,6 +28,7 @@ pub(super) async fn diff(
     sender: &Sender<'_>,
     request: Request<Incoming>,
 ) -> Result<AdminAnswer, Problem> {
+    let service = act.service();
     let query = request.uri().query().map(str::to_owned);
     let query = Query::read(query.as_deref(), &["for", "last", "fleet", "node"])?;
     let (lasting, last, scope) = (query.comparison()?, query.last()?, query.scope()?);
@@ -34,9 +36,9 @@ pub(super) async fn diff(
         return Err(Problem::invalid("for and last: give one of them"));
     }
     let text = request_body::read_any(request, BATCH_BYTES_MAX).await?;
-    let candidate = Policy::compile_for(CANDIDATE, &text, act.service().identity.credentials())
+    let candidate = Policy::compile_for(CANDIDATE, &text, service.identity.credentials())
         .map_err(|findings| Problem::of_findings(AdminProblem::WrongPolicy, findings.to_string()))?;
-    let difference = act.service().engine.policy().difference(&candidate);
+    let difference = service.engine.policy().difference(&candidate);
     let mut document = json!({
         "policy": policy_change::fields(&difference.fields),
         "changes": policy_change::changes(&difference),
@@ -44,15 +46,15 @@ pub(super) async fn diff(
         "warnings": candidate.warnings().to_string().lines().collect::<Vec<_>>(),
     });
     if let Some(last) = last {
-        let policies = [act.service().engine.policy(), Arc::new(candidate)];
+        let policies = [service.engine.policy(), Arc::new(candidate)];
         let nodes = fleet::meant(&act.control.fleet, &scope).await?;
         let view = past_hour::compared(act.control, policies, last, &nodes, sender.key).await?;
         let decisions = view.comparison.tallied.decisions;
         act.audit("the last requests", &format!("{decisions} of them compared"));
         document["decisions"] = serde_json::to_value(&view).unwrap_or_default();
     } else if let Some(lasting) = lasting {
-        let (until, comparison) = (act.now + lasting, &act.service().comparison);
-        let id = comparison.begin(&act.service().engine, candidate, until, act.now).map_err(not_begun)?;
+        let (until, comparison) = (act.now + lasting, &service.comparison);
+        let id = comparison.begin(&service.engine, candidate, until, act.now).map_err(not_begun)?;
         act.audit(&id.to_string(), &format!("compared until {}", act.shown(until).text()));
         document["comparison"] = json!({ "id": id.to_string(), "for_ms": view::millis(lasting) });
     }

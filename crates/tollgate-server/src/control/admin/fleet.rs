@@ -1,5 +1,5 @@
-//! Views of this node together with those of the others. A node that does not answer is named with the reason, and never
-//! left out. Sums say over how many nodes they are.
+//! Views of this node together with those of the others. A node that does not answer is named with the reason, and
+//! never left out. Sums say over how many nodes they are.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::act::{Act, AdminAnswer, body};
-use super::explain;
+use super::counters;
 use super::form::{Query, TailChoice, ViewScope};
 use super::guard::Sender;
 use super::reply::AdminClient;
@@ -109,8 +109,8 @@ pub(super) async fn meant(fleet: &FleetMember, scope: &ViewScope) -> Result<Vec<
 /// The view of this node, with at most so many keys or entries.
 async fn own_view(act: &Act<'_>, body: &[u8], most: usize) -> Result<AdminAnswer, Problem> {
     match act.verb {
-        Verb::Get => explain::explain(act, body, Depth::State).await,
-        Verb::Explain => explain::explain(act, body, Depth::Reasons).await,
+        Verb::Get => counters::explain(act, body, Depth::State).await,
+        Verb::Explain => counters::explain(act, body, Depth::Reasons).await,
         Verb::Audit => AdminAnswer::json(&json!({ "entries": act.control.admin.audit.latest(most) })),
         _ => {
             let (keys, since) =

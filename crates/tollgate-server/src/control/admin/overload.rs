@@ -44,7 +44,7 @@ pub(super) fn restore(act: &Act<'_>, name: &str) -> Result<AdminAnswer, Problem>
 }
 
 /// The overrides of controllers that are active now.
-pub(super) fn views(act: &Act<'_>) -> Vec<OverloadView> {
+pub(super) fn shown(act: &Act<'_>) -> Vec<OverloadView> {
     let each = overridden(act.service().shedder(), act.now).into_iter();
     each.map(|(controller, expiring)| OverloadView {
         controller: controller.as_str(),

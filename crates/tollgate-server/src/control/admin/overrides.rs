@@ -1,18 +1,54 @@
-//! Overrides of limits: `kill`, `shadow` and `percent`, and `restore`, which ends them. Those of overload controllers are in
-//! `overload`.
+//! Changes of an operator over the policy: blocks, and overrides of limits (`kill`, `shadow` and `percent`, and
+//! `restore`, which ends them). Overrides of overload controllers are in `overload`.
 
 use serde_json::json;
-use tollgate::engine::OverrideError;
+use tollgate::engine::{BlockError, OverrideError};
 use tollgate::{ExpiringOverride, LimitOverride, Scope};
 
 use super::act::{Act, AdminAnswer};
-use super::form::{OverrideEffect, OverrideForm};
+use super::attribute_checks;
+use super::form::{BlockForm, KeyForm, OverrideEffect, OverrideForm};
 use super::overload;
 use super::route::Verb;
 use super::token::Role;
-use super::view::{OtherView, OverrideView};
-use super::wording::{remarked, unknown_limit};
+use super::view::{BlockView, OtherView, OverrideView};
+use super::wording::{joined, remarked, texts, unknown_credential, unknown_limit};
 use crate::problem::{AdminProblem, Problem};
+
+pub(super) fn block(act: &Act<'_>, form: &BlockForm<'_>) -> Result<AdminAnswer, Problem> {
+    let service = act.service();
+    let given = form.attributes.given();
+    attribute_checks::spelled_rightly(service, &given)?;
+    attribute_checks::nameable(service, &given)?;
+    let known = form.attributes.known(&service.identity).alone().map_err(unknown_credential)?;
+    let (request, until, note) = (form.attributes.request_of(&known)?, form.until(act.now)?, form.note()?);
+    if let Some(doubt) = attribute_checks::doubt(service, &given).filter(|_| !form.anyway) {
+        return Err(Problem::invalid(format!(
+            "{doubt}; nothing was blocked; accepted: a name that requests have, or `--anyway` (\"anyway\": true)"
+        )));
+    }
+    let block = service.engine.operator().block(&request, until, act.now);
+    let block = block.map_err(|error| match error {
+        BlockError::Value { .. } => Problem::invalid(error.to_string()),
+        _ => Problem::of_admin(AdminProblem::Conflict, error.to_string()),
+    })?;
+    act.audit(&joined(&request), &remarked(&format!("until {}", act.shown(until).text()), note));
+    AdminAnswer::json(&BlockView::from(&*block))
+}
+
+pub(super) fn unblock(act: &Act<'_>, form: &KeyForm<'_>) -> Result<AdminAnswer, Problem> {
+    let service = act.service();
+    let known = form.attributes.known(&service.identity).in_any_case();
+    let request = form.attributes.request_of(&known)?;
+    let unblocked = service.engine.operator().unblock(&request, act.now);
+    act.audit(&joined(&request), if unblocked { "unblocked" } else { "there was no such block" });
+    // Another block may deny the same request. For instance, an address may be inside a blocked network.
+    let pairs = texts(&request);
+    let pairs: Vec<(&str, &str)> = pairs.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    let held = service.engine.operator().blocked(&pairs, act.now);
+    let still: Vec<BlockView<'_>> = held.iter().map(|block| BlockView::from(&**block)).collect();
+    AdminAnswer::json(&json!({ "unblocked": unblocked, "still_blocked_by": still }))
+}
 
 /// Kill, shadow and percent.
 pub(super) fn rule(act: &Act<'_>, form: &OverrideForm) -> Result<AdminAnswer, Problem> {

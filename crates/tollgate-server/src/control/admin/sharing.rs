@@ -1,4 +1,5 @@
-//! Changes that hold for all nodes of a fleet, and those that last: an operator hears which nodes and what disk have them.
+//! Changes that hold for all nodes of a fleet, and those that last: an operator hears which nodes and what disk have
+//! them.
 
 use super::act::AdminAnswer;
 use crate::control::ControlPlane;

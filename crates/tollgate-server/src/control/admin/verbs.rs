@@ -17,9 +17,7 @@ use super::token::TokenHolder;
 use super::view::{Depth, LimitFooting, LimitsView};
 use super::web_console::FormFields;
 use super::wording::not_with_a_body;
-use super::{
-    attribute_checks, blocks, diff, explain, fleet, overload, overrides, past_hour, reload, reset, sharing,
-};
+use super::{attribute_checks, counters, diff, fleet, overload, overrides, past_hour, reload, sharing};
 use crate::control::ControlPlane;
 use crate::problem::{AdminProblem, Problem};
 
@@ -80,9 +78,9 @@ pub(super) async fn perform(
 
 async fn carry_out(act: &Act<'_>, body: &[u8]) -> Result<AdminAnswer, Problem> {
     match act.verb {
-        Verb::Get => explain::explain(act, body, Depth::State).await,
-        Verb::Explain => explain::explain(act, body, Depth::Reasons).await,
-        Verb::Reset => reset::reset(act, form::read(body)?).await,
+        Verb::Get => counters::explain(act, body, Depth::State).await,
+        Verb::Explain => counters::explain(act, body, Depth::Reasons).await,
+        Verb::Reset => counters::reset(act, form::read(body)?).await,
         Verb::Block | Verb::Unblock | Verb::Kill | Verb::Shadow | Verb::Percent | Verb::Restore => {
             sharing::changed(act.control, || change(act, body)).await
         }
@@ -96,15 +94,16 @@ async fn carry_out(act: &Act<'_>, body: &[u8]) -> Result<AdminAnswer, Problem> {
 /// Changes the operator state of this node.
 fn change(act: &Act<'_>, body: &[u8]) -> Result<AdminAnswer, Problem> {
     match act.verb {
-        Verb::Block => blocks::block(act, &form::read(body)?),
-        Verb::Unblock => blocks::unblock(act, &form::read(body)?),
+        Verb::Block => overrides::block(act, &form::read(body)?),
+        Verb::Unblock => overrides::unblock(act, &form::read(body)?),
         Verb::Restore => overrides::restore(act, &form::read(body)?),
         _ => overrides::rule(act, &form::read(body)?),
     }
 }
 
 fn limits(act: &Act<'_>) -> Result<AdminAnswer, Problem> {
-    let (policy, operator) = (act.service().engine.policy(), act.service().engine.operator());
+    let service = act.service();
+    let (policy, operator) = (service.engine.policy(), service.engine.operator());
     let (overrides, blocks) = (operator.overrides(act.now), operator.blocks(act.now));
     let (all, single) = overrides.list();
     let single: HashMap<String, ExpiringOverride> = single.into_iter().collect();
@@ -112,18 +111,18 @@ fn limits(act: &Act<'_>) -> Result<AdminAnswer, Problem> {
         footing: overrides.mode_of(limit),
         own_override: single.get(limit.name()).copied(),
         effective_override: overrides.of(limit),
-        applied: act.service().meter.has_applied(limit),
+        applied: service.meter.has_applied(limit),
     };
     let mut view = LimitsView::new(
-        (&policy, attribute_checks::known_attributes(act.service())),
+        (&policy, attribute_checks::known_attributes(service)),
         act.policy_report(),
         all,
         holding,
         &blocks,
         act.wall,
     );
-    view.overload = overload::views(act);
-    match act.service().compat() {
+    view.overload = overload::shown(act);
+    match service.compat() {
         // In that case the engine's own policy is only a guard, so it is not shown.
         Some(compat) => AdminAnswer::json(&view.of_compat(&compat.rules)),
         None => AdminAnswer::json(&view),

@@ -10,6 +10,6 @@ git show "$base:policy.yaml" > "$old"
 tollgate replay --policy "$old" --against policy.yaml --hash-keys --html report.html --json report.json "$@" > report.txt
 echo "### What this policy would have done"
 echo
-sed -n 's/^ *"sentence": "\(This change .*\)",*$/\1/p' report.json | head -n 1
+sed -n 's/^ *"sentence": "\(.*[Tt]his change would .*\)",*$/\1/p' report.json | head -n 1
 echo
 echo "The whole report is \`report.html\` among the artifacts of this run."

@@ -19,10 +19,10 @@ mod request_reader;
 mod text;
 mod html;
 
-pub(crate) use html::{PageTitle, SuggestedLimit};
+pub(crate) use html::{PageTitle, SuggestedLimit, page};
 pub(crate) use log_attributes::LogAttributes;
 pub(crate) use request_reader::RequestReader;
-pub(crate) use text::many;
+pub(crate) use text::{many, ranged, share};
 
 use crate::cli::{ClientChoice, ColumnArguments, ReplayArguments};
 use crate::config;
@@ -87,19 +87,18 @@ fn carried_out(arguments: &ReplayArguments, console: &mut Console) -> Result<(),
     written(&report, arguments, console)
 }
 
-/// The report as a page of logs replayed through a policy.
-pub(crate) fn page_of(
-    (policy, title): (Policy, &PageTitle<'_>),
+/// The report of logs replayed through a policy.
+pub(crate) fn report_of(
+    policy: Policy,
     logs: &[PathBuf],
     config: Option<&Path>,
     columns: &ColumnArguments,
     console: &mut Console,
-) -> Result<String, String> {
+) -> Result<Report, String> {
     let live = RequestReader::new(request_reader(config)?, std::iter::once(&policy));
     let mut logs = opened(logs, &mapping(columns))?;
     let options = Options { precision: logs.precision(), ..Options::default() };
-    let report = replayed(Replay::new(policy, None, options, live), &mut logs, console)?;
-    Ok(html::page(&report, title))
+    replayed(Replay::new(policy, None, options, live), &mut logs, console)
 }
 
 /// Replays a trace through two policies, for `policy diff`. Every line must be a request.
@@ -381,7 +380,7 @@ fn written(report: &Report, arguments: &ReplayArguments, console: &mut Console) 
     }
     if let Some(path) = &arguments.html {
         let title = PageTitle { policy: &policy, against: against.as_deref(), suggested: None };
-        save(path, &html::page(report, &title))?;
+        save(path, &page(report, &title))?;
     }
     if let Some(path) = json_file {
         save(path, &(json()? + "\n"))?;

@@ -1,10 +1,11 @@
 //! `tollgate suggest`: limits out of a log. It computes the exact frontier of rates and bursts that would have denied
 //! nothing, chooses a point of it, and prints a policy, unless the log cannot carry one.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use tollgate::{Policy, Rate};
-use tollgate_sim::suggest::{Frontier, LooserSuggestion, Suggestion, TrafficSummary, WantedShare};
+use tollgate_sim::replay::Report;
+use tollgate_sim::suggest::{Frontier, MadeFor, Suggestion, TrafficSummary, WantedShare};
 
 use crate::cli::{SuggestArguments, SuggestPeriod};
 use crate::console::Console;
@@ -13,11 +14,12 @@ use crate::{FAILURE, SUCCESS, USAGE};
 
 mod wording;
 mod policy;
+mod unlike;
 mod report;
 mod reading;
 
 use report::{Drawing, LogNotes};
-use wording::{limit_text, names, rate_text, untouched, warning};
+use wording::{limit_text, names, rate_text, warning};
 
 /// The name of the policy in messages and in its report.
 const SUGGESTED: &str = "the suggested policy";
@@ -31,8 +33,11 @@ const UNITS: [u64; 12] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_00
 
 /// Suggests, and returns whether a policy was suggested.
 pub(crate) fn run(arguments: &SuggestArguments, console: &mut Console) -> u8 {
-    if arguments.html.is_some() && arguments.logs.iter().any(|log| log.as_os_str() == STANDARD_INPUT) {
-        return fail("--html reads the log twice, which standard input cannot be; give a file", console);
+    if arguments.html.is_some() && !are_readable_twice(&arguments.logs) {
+        return fail(
+            "--html reads the log twice, which standard input and pipes cannot be; give a file",
+            console,
+        );
     }
     let rates = UNITS.map(|units| Rate::per_ticks(units, arguments.period.length()));
     let wanted = arguments.untouched.map_or(WantedShare::Finest, WantedShare::Exactly);
@@ -45,6 +50,12 @@ pub(crate) fn run(arguments: &SuggestArguments, console: &mut Console) -> u8 {
         answer(&frontier, &notes, arguments, console)
     });
     answered.unwrap_or_else(|problem| fail(&problem, console))
+}
+
+/// Whether all logs can be read again. The reader finds those that do not exist.
+fn are_readable_twice(logs: &[PathBuf]) -> bool {
+    let is_stream = |log: &PathBuf| log.metadata().is_ok_and(|metadata| !metadata.is_file());
+    !logs.iter().any(|log| log.as_os_str() == STANDARD_INPUT || is_stream(log))
 }
 
 fn fail(problem: &str, console: &mut Console) -> u8 {
@@ -67,22 +78,28 @@ fn answer(
     if let (Some(path), Some(text)) = (&arguments.write, &policy) {
         replay::save(path, &format!("{text}\n"))?;
     }
-    let page = match &arguments.html {
-        Some(path) => {
-            write_page(path, frontier, (suggestion.as_ref(), policy.as_deref()), arguments, console)?
-        }
+    let shown = shown(frontier, (suggestion.as_ref(), policy.as_deref()), arguments)?;
+    let replayed = match &shown {
+        Some(shown) => shown.replayed(arguments, console)?,
         None => None,
     };
+    let answer = Answer {
+        suggestion: suggestion.as_ref(),
+        policy: policy.as_deref(),
+        shown: shown.as_ref(),
+        replayed: replayed.as_ref(),
+    };
+    let is_page_written = answer.write_page(frontier, arguments)?;
     if arguments.json {
-        let suggestion = suggestion.as_ref().map(|suggestion| (suggestion, policy.as_deref()));
-        console.line(report::json_of(frontier, suggestion, notes, arguments));
+        let suggested = (answer.suggestion, answer.policy, answer.replayed);
+        console.line(report::json_of(frontier, suggested, notes, arguments));
     } else {
-        show(frontier, (suggestion.as_ref(), policy.as_deref(), page.as_deref()), notes, arguments, console);
+        show(frontier, &answer, notes, arguments, console);
     }
     for problem in refusals(frontier, suggestion.as_ref(), arguments) {
         console.warning(problem);
     }
-    let files = [(&arguments.html, page.is_some()), (&arguments.write, policy.is_some())];
+    let files = [(&arguments.html, is_page_written), (&arguments.write, policy.is_some())];
     for (path, is_written) in files {
         if let Some(path) = path.as_ref().filter(|_| !is_written) {
             console.warning(format_args!("{} is not written", path.display()));
@@ -91,57 +108,99 @@ fn answer(
     Ok(if policy.is_some() { SUCCESS } else { FAILURE })
 }
 
-/// Writes the page of the suggested limit. Where a few keys prevent a suggestion, it is the page of the limit that leaves
-/// them out. Returns what the page shows; `None` if there is no limit to show.
-fn write_page(
-    path: &Path,
+/// The limit through which the log is replayed.
+struct ShownLimit {
+    suggestion: Suggestion,
+    /// Its policy.
+    text: String,
+    /// What the page calls it.
+    name: &'static str,
+}
+
+/// All that is known of the limit to set.
+#[derive(Clone, Copy)]
+struct Answer<'a> {
+    suggestion: Option<&'a Suggestion>,
+    policy: Option<&'a str>,
+    shown: Option<&'a ShownLimit>,
+    replayed: Option<&'a Report>,
+}
+
+/// The suggested limit. Where a few keys prevent a suggestion, it is the limit of the others.
+fn shown(
     frontier: &Frontier,
     (suggestion, policy): (Option<&Suggestion>, Option<&str>),
     arguments: &SuggestArguments,
-    console: &mut Console,
-) -> Result<Option<String>, String> {
-    let looser = frontier.suggest_looser(arguments.headroom).map(|looser| looser.suggestion);
-    let (shown, text, what) = match (suggestion, policy, &looser) {
-        (Some(suggestion), Some(text), _) => (suggestion, text.to_owned(), "this policy".to_owned()),
-        (_, _, Some(looser)) => {
-            let text = policy::text(frontier, looser, arguments)?;
-            (looser, text, format!("the limit of {}", untouched(looser.share)))
+) -> Result<Option<ShownLimit>, String> {
+    if let Some((suggestion, text)) = suggestion.zip(policy) {
+        let (suggestion, text) = (suggestion.clone(), text.to_owned());
+        return Ok(Some(ShownLimit { suggestion, text, name: "this policy" }));
+    }
+    let Some(suggestion) = unlike::of_others(frontier, suggestion, arguments) else { return Ok(None) };
+    let text = policy::text(frontier, &suggestion, arguments)?;
+    Ok(Some(ShownLimit { suggestion, text, name: "the limit of the other keys" }))
+}
+
+impl ShownLimit {
+    /// Replays the log through it, if there is a page to write, or keys would notice it that have to be named.
+    fn replayed(
+        &self,
+        arguments: &SuggestArguments,
+        console: &mut Console,
+    ) -> Result<Option<Report>, String> {
+        let is_noticed = self.suggestion.made_for == MadeFor::Others && are_readable_twice(&arguments.logs);
+        if arguments.html.is_none() && !is_noticed {
+            return Ok(None);
         }
-        _ => return Ok(None),
-    };
-    let compiled = Policy::compile(SUGGESTED, text.as_bytes()).map_err(|findings| findings.to_string())?;
-    let mut remarks = refusals(frontier, suggestion, arguments);
-    remarks.extend(report::looser(frontier, arguments));
-    let suggested =
-        SuggestedLimit { limit: limit_text(shown, arguments.period), policy: &text, remarks: &remarks };
-    let title = PageTitle { policy: SUGGESTED, against: None, suggested: Some(suggested) };
-    let (config, columns) = (arguments.config.as_deref(), &arguments.columns);
-    let page = replay::page_of((compiled, &title), &arguments.logs, config, columns, console)?;
-    replay::save(path, &page)?;
-    Ok(Some(what))
+        let compiled = Policy::compile(SUGGESTED, self.text.as_bytes());
+        let policy = compiled.map_err(|findings| findings.to_string())?;
+        let (config, columns) = (arguments.config.as_deref(), &arguments.columns);
+        replay::report_of(policy, &arguments.logs, config, columns, console).map(Some)
+    }
+}
+
+impl Answer<'_> {
+    /// Writes the page of the limit, if one is wanted and there is a limit to show.
+    fn write_page(&self, frontier: &Frontier, arguments: &SuggestArguments) -> Result<bool, String> {
+        let Some(((path, shown), report)) = arguments.html.as_ref().zip(self.shown).zip(self.replayed) else {
+            return Ok(false);
+        };
+        let mut remarks = refusals(frontier, self.suggestion, arguments);
+        remarks.extend(unlike::remark(frontier, self.suggestion, arguments));
+        let sentences = unlike::sentences(frontier, self.suggestion, arguments);
+        if !sentences.is_empty() {
+            remarks.extend([sentences.join(" "), unlike::second_choice(frontier, arguments)]);
+        }
+        let limit = limit_text(&shown.suggestion, arguments.period);
+        let suggested = SuggestedLimit { limit, policy: &shown.text, remarks: &remarks };
+        let title = PageTitle { policy: SUGGESTED, against: None, suggested: Some(suggested) };
+        replay::save(path, &replay::page(report, &title))?;
+        Ok(true)
+    }
 }
 
 /// Prints the report, and the policy unless it was written to a file. The report stands in comments of the policy.
 fn show(
     frontier: &Frontier,
-    (suggestion, policy, page): (Option<&Suggestion>, Option<&str>, Option<&str>),
+    answer: &Answer<'_>,
     notes: &LogNotes,
     arguments: &SuggestArguments,
     console: &mut Console,
 ) {
     let drawing = if console.has_unicode() { Drawing::Blocks } else { Drawing::Ascii };
     let before = if arguments.write.is_some() { "" } else { "# " };
-    for line in report::lines(frontier, suggestion, (notes, drawing), arguments) {
+    let suggested = (answer.suggestion, answer.replayed);
+    for line in report::lines(frontier, suggested, (notes, drawing), arguments) {
         console.line(format!("{before}{line}").trim_end());
     }
-    match (&arguments.write, policy) {
+    match (&arguments.write, answer.policy) {
         (Some(path), Some(_)) => console.line(format_args!("{} written", path.display())),
         (None, Some(policy)) => console.line(format_args!("\n{policy}")),
         (_, None) => {}
     }
-    if let (Some(path), Some(page)) = (&arguments.html, page) {
-        console
-            .line(format_args!("{before}the log through {page}, and who would notice: {}", path.display()));
+    if let (Some(path), Some(shown)) = (&arguments.html, answer.shown) {
+        let (name, path) = (shown.name, path.display());
+        console.line(format_args!("{before}the log through {name}, and who would notice: {path}"));
     }
 }
 
@@ -152,18 +211,17 @@ fn refusals(
     arguments: &SuggestArguments,
 ) -> Vec<String> {
     let begin = if arguments.anyway { "do not trust this" } else { "nothing is suggested" };
-    // A few keys may be the cause of the doubts, if the share that leaves them out has none.
-    let looser =
-        frontier.suggest_looser(arguments.headroom).filter(|looser| looser.suggestion.doubts.is_empty());
-    match (suggestion, looser) {
+    // A few keys may be the cause of the doubts, if there is none about the limit of the others.
+    let others = unlike::of_others(frontier, suggestion, arguments);
+    match (suggestion, others.filter(|others| others.doubts.is_empty())) {
         (Some(Suggestion { doubts, .. }), _) if doubts.is_empty() => Vec::new(),
-        (_, Some(LooserSuggestion { suggestion, outliers })) => vec![format!(
-            "{begin}: {} of {} keys need far more than the others, and decide the limit ({}); {} leaves them out: {}",
-            outliers.keys,
+        (_, Some(others)) => vec![format!(
+            "{begin}: {} of {} keys need far more than the others, and decide the limit ({}); without --untouched it is the \
+             limit of the others: {}",
+            frontier.unlike.keys,
             frontier.keys,
-            names(&outliers),
-            untouched(suggestion.share),
-            limit_text(&suggestion, arguments.period)
+            names(&frontier.unlike),
+            limit_text(&others, arguments.period)
         )],
         (Some(Suggestion { doubts, .. }), None) => {
             let end = if arguments.anyway { "" } else { "; --anyway suggests a limit all the same" };

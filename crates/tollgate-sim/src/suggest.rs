@@ -9,13 +9,16 @@
 
 mod need;
 mod share;
+mod smallest;
+mod unlike;
 mod frontier;
 mod traffic;
 
 pub use frontier::{
-    DAYS_FACTOR_MAX, Doubt, Frontier, FrontierDay, FrontierPoint, HEADROOM_WHOLE, KEYS_MIN, LooserSuggestion,
-    Outliers, PERIODS_MIN, Suggestion,
+    DAYS_FACTOR_MAX, Doubt, Frontier, FrontierDay, FrontierPoint, HEADROOM_WHOLE, KEYS_MIN, MadeFor,
+    PERIODS_MIN, Suggestion,
 };
 pub use need::{BurstRange, KeyNeed};
 pub use share::{KeyShare, WantedShare};
 pub use traffic::{KEYS_MAX, LoggedRequest, TooManyKeys, TrafficSummary};
+pub use unlike::{UNLIKE_FACTOR, UnlikeKeys};

@@ -1,6 +1,7 @@
 //! The console in a real browser, against the real program: what an operator sees and does, and what a hostile caller
 //! cannot do to it.
 
+use std::net::TcpListener;
 use std::path::Path;
 
 use serde_json::json;
@@ -10,7 +11,7 @@ use crate::admin::{TOKEN, ask, server};
 use crate::browser::{Browser, Scripts};
 use crate::program::{Server, tollgate};
 use crate::redis::Redis;
-use crate::shared::on;
+use crate::shared::{on, on_with};
 
 const POLICY: &str = "limits: [{name: per-key, by: [api_key], rate: 5/h}, {name: all, rate: 1000/h}]";
 const KEY: &str = r#"{"attributes":{"api_key":"k"}}"#;
@@ -223,6 +224,77 @@ fn a_denial_of_another_node_is_shown_within_two_seconds() {
     without_complaints(&browser);
 }
 
+/// A node that accepts connections and never answers delays nothing of the others: a denial by a node that answers is in
+/// the next overview but one, which are made once a second. Of five rounds three must keep the promise.
+#[test]
+fn a_silent_node_delays_nothing() {
+    const COUNTS: &str = "const counts = window.overviews.map((overview) => overview.panels \
+        .find((panel) => panel.id === 'limits').entries \
+        .find((entry) => entry.fields[0].text === 'per-key').fields[5].text);";
+    let redis = Redis::start(&[]);
+    // The system accepts connections in its name.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let advertised = format!("http://{}", silent.local_addr().unwrap());
+    let (one, two) = (on(&redis.url(), POLICY), on(&redis.url(), POLICY));
+    let three = on_with(&redis.url(), POLICY, &["--advertise-admin", &advertised]);
+    [&one, &two, &three].map(|server| server.joined());
+    let browser = logged_in(&one, TOKEN, Scripts::On);
+    browser.shows("#strip", "sums over 2 of 3; without ");
+    browser.shows("#nodes", "missing: it does not answer within a second");
+    browser.script(
+        "window.overviews = []; \
+         new EventSource('/console/events') \
+             .addEventListener('overview', (event) => window.overviews.push(JSON.parse(event.data)));",
+    );
+    (0..6).for_each(|_| drop(two.check(KEY)));
+    let overview_with = |denials: u64| {
+        let script = format!("{COUNTS} return counts.indexOf({});", json!(denials.to_string()));
+        browser.script(&script).as_u64()
+    };
+    browser.soon("1 denial", || overview_with(1));
+    let mut waited = Vec::new();
+    for denials in 2..=6 {
+        let before = browser.script("return window.overviews.length").as_u64().unwrap();
+        assert_eq!(two.check(KEY)["allowed"], false);
+        let shown = browser.soon("it is shown", || overview_with(denials));
+        waited.push(shown.saturating_sub(before) + 1);
+    }
+    waited.sort_unstable();
+    assert!(waited[2] <= 2, "the denials were in these overviews, counted from the next: {waited:?}");
+    browser.shows("#nodes", "missing: it does not answer within a second");
+    without_complaints(&browser);
+}
+
+/// The story: a caller is known by its key, and the tail shows digests, so that no typed key found its lines. Its text
+/// finds them, alone or with the name of the attribute, and is shown nowhere.
+#[test]
+fn the_tail_is_filtered_by_a_credential() {
+    let server = server(POLICY);
+    for key in ["key3", "other"] {
+        let body = json!({ "attributes": { "api_key": key } }).to_string();
+        (0..7).for_each(|_| drop(server.check(&body)));
+    }
+    let browser = logged_in(&server, TOKEN, Scripts::On);
+    browser.click("#tail-toggle");
+    let digests = ["key3", "other"].map(|key| tollgate::CredentialDigest::of(key).to_string());
+    digests.iter().for_each(|digest| browser.shows("#tail-events", digest));
+    for typed in ["key3", "api_key=key3", &digests[0]] {
+        browser.script("document.getElementById('tail-filter').value = ''");
+        browser.enter("#tail-filter", typed);
+        browser.soon("only its lines are shown", || {
+            let shown = browser.text("#tail-events");
+            (shown.contains(&digests[0]) && !shown.contains(&digests[1])).then_some(())
+        });
+        assert!(!browser.text("main").contains("key3"));
+    }
+    browser.script("document.getElementById('tail-filter').value = ''");
+    browser.enter("#tail-filter", "tenant=key3");
+    browser.soon("another attribute has no such value", || {
+        browser.text("#tail-events").is_empty().then_some(())
+    });
+    without_complaints(&browser);
+}
+
 /// The story: the chart of a limit stood still once no node counted the limit any more, and showed its last second as now.
 #[test]
 fn a_chart_goes_on_when_its_limit_is_gone() {
@@ -252,6 +324,10 @@ fn a_chart_goes_on_when_its_limit_is_gone() {
     browser.shows("#changes", "removed per-key");
     let changes = browser.text("#changes");
     assert!(["owner (admin)", "a change of the file"].iter().any(|who| changes.contains(who)), "{changes}");
+    // The story: its row vanished with it, and what it had denied with the row.
+    browser.soon("its denials stay, marked", || {
+        row(&browser, "limits", "per-key").starts_with("per-key\tremoved\t").then_some(())
+    });
     let before = drawn();
     browser.soon("its time goes on", || (drawn() != before).then_some(()));
     assert!(drawn().contains(",10 "), "its history stays: {}", drawn());

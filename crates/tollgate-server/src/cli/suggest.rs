@@ -72,7 +72,7 @@ pub struct SuggestArguments {
     #[arg(long, value_name = "NAME", required = true, value_delimiter = ',')]
     pub by: Vec<String>,
     /// The share of keys that the limit would never have denied a request [default: 99.9%, and of fewer than 1000 keys
-    /// the finest of 99.8%, 99.5% and 99% that leaves one out]
+    /// the finest of 99.8%, 99.5% and 99% that leaves one out; a few keys unlike all others are left out and named]
     #[arg(long, value_name = "PERCENT", value_parser = value::share)]
     pub untouched: Option<KeyShare>,
     /// The factor by which the suggested rate and burst are larger than what was needed, from 1 to 10

@@ -60,7 +60,7 @@ pub(crate) struct SuggestedLimit<'t> {
 }
 
 /// The whole page.
-pub(super) fn page(report: &Report, title: &PageTitle<'_>) -> String {
+pub(crate) fn page(report: &Report, title: &PageTitle<'_>) -> String {
     let PageTitle { policy, against, .. } = *title;
     let mut page = String::with_capacity(64 << 10);
     page.push_str("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n");

@@ -398,7 +398,7 @@ pub(super) fn costs(report: &Report) -> [String; 3] {
 }
 
 /// A number, or the two that it is between.
-pub(super) fn ranged(number: u64, range: Option<Range>) -> String {
+pub(crate) fn ranged(number: u64, range: Option<Range>) -> String {
     match range {
         Some(Range { low, high }) if low < high => format!("{low} to {high}"),
         _ => number.to_string(),
@@ -406,6 +406,6 @@ pub(super) fn ranged(number: u64, range: Option<Range>) -> String {
 }
 
 /// A share in per cent with two digits; one that is not 0 is not shown as 0.
-pub(super) fn share(percent: f64) -> String {
+pub(crate) fn share(percent: f64) -> String {
     if percent > 0.0 && percent < 0.01 { "<0.01".to_owned() } else { format!("{percent:.2}") }
 }

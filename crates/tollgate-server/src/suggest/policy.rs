@@ -1,10 +1,10 @@
 //! The suggested policy as a file.
 
 use tollgate::Policy;
-use tollgate_sim::suggest::{Frontier, Suggestion};
+use tollgate_sim::suggest::{Frontier, MadeFor, Suggestion};
 
 use super::SUGGESTED;
-use super::wording::{day, headroom, rate_text, warning};
+use super::wording::{day, headroom, made_for, rate_text, warning};
 use crate::cli::SuggestArguments;
 use crate::replay::many;
 
@@ -21,8 +21,8 @@ pub(super) fn text(
     let point = frontier.points.get(suggestion.index);
     let needed = point.map_or_else(String::new, |point| {
         format!(
-            "{} of them needed at most {} at once at {}; head-room {}.",
-            suggestion.share,
+            "{} needed at most {} at once at {}; head-room {}.",
+            needed_by(frontier, suggestion.made_for),
             suggestion.needed,
             rate_text(point.rate, arguments.period),
             headroom(arguments.headroom)
@@ -40,6 +40,11 @@ pub(super) fn text(
         ),
         format!("# {needed}"),
     ];
+    let all = frontier.suggest_for(MadeFor::All, arguments.headroom);
+    if let Some(all) = all.filter(|_| suggestion.made_for == MadeFor::Others) {
+        let rate = rate_text(all.rate, arguments.period);
+        lines.push(format!("# To leave these alone, too: rate: {rate}, burst: {}.", all.burst));
+    }
     lines.extend(suggestion.doubts.iter().map(|doubt| format!("# WARNING: {}.", warning(*doubt))));
     lines.extend([
         "limits:".to_owned(),
@@ -52,5 +57,18 @@ pub(super) fn text(
     match Policy::compile(SUGGESTED, text.as_bytes()) {
         Ok(_) => Ok(text),
         Err(findings) => Err(findings.to_string()),
+    }
+}
+
+/// The keys that the limit is made for, with those that are left out.
+fn needed_by(frontier: &Frontier, keys: MadeFor) -> String {
+    match keys {
+        MadeFor::Share(share) => format!("{share} of them"),
+        MadeFor::All => "All of them".to_owned(),
+        MadeFor::Others => {
+            let unlike = frontier.unlike.keys;
+            let verb = if unlike == 1 { "is" } else { "are" };
+            format!("{unlike} {verb} left out as unlike the others; {}", made_for(frontier, keys))
+        }
     }
 }

@@ -2,11 +2,13 @@
 
 use serde_json::{Value, json};
 use tollgate::time::WallOffset;
+use tollgate_sim::replay::Report;
 use tollgate_sim::suggest::{
-    BurstRange, Frontier, FrontierDay, FrontierPoint, LooserSuggestion, Suggestion, WantedShare,
+    BurstRange, Frontier, FrontierDay, FrontierPoint, MadeFor, Suggestion, WantedShare,
 };
 
-use super::wording::{day, headroom, limit_text, names, rate_text, untouched, warning};
+use super::unlike;
+use super::wording::{day, headroom, made_for, rate_text, warning};
 use crate::cli::SuggestArguments;
 use crate::replay::many;
 use crate::text::plain;
@@ -45,7 +47,7 @@ pub(super) enum Drawing {
 /// The report, line by line.
 pub(super) fn lines(
     frontier: &Frontier,
-    suggestion: Option<&Suggestion>,
+    (suggestion, replayed): (Option<&Suggestion>, Option<&Report>),
     (notes, drawing): (&LogNotes, Drawing),
     arguments: &SuggestArguments,
 ) -> Vec<String> {
@@ -86,9 +88,14 @@ pub(super) fn lines(
         ));
     }
     lines.push(String::new());
+    let unlike = unlike::sentences(frontier, suggestion, arguments);
+    if !unlike.is_empty() {
+        lines.extend(unlike);
+        lines.push(String::new());
+    }
     lines.push(format!(
-        "The smallest burst with which a rate denies no request of {} of the keys, and of all keys:",
-        frontier.share
+        "The smallest burst with which a rate denies no request of {}, and of all keys:",
+        made_for(frontier, frontier.made_for())
     ));
     lines.extend(table(frontier, suggestion, drawing, arguments));
     lines.extend(default_share(frontier));
@@ -101,28 +108,15 @@ pub(super) fn lines(
     }
     lines.push(String::new());
     lines.extend(suggestion.into_iter().flat_map(|suggestion| chosen(frontier, suggestion, arguments)));
-    lines.extend(looser(frontier, arguments));
+    lines.extend(unlike::choices(frontier, (suggestion, replayed), arguments));
     lines
-}
-
-/// How much less most keys need, if a few are unlike the others, and which these are.
-pub(super) fn looser(frontier: &Frontier, arguments: &SuggestArguments) -> Option<String> {
-    let LooserSuggestion { suggestion, outliers } = frontier.suggest_looser(arguments.headroom)?;
-    Some(format!(
-        "A few keys are unlike the others: {} of {} need no more than {}. If the other {} are abuse, use {}: {}.",
-        frontier.keys - outliers.keys,
-        frontier.keys,
-        limit_text(&suggestion, arguments.period),
-        outliers.keys,
-        untouched(suggestion.share),
-        names(&outliers)
-    ))
 }
 
 /// Which share was chosen, if the usual one is too fine for so few keys.
 fn default_share(frontier: &Frontier) -> Option<String> {
     let usual = WantedShare::Finest.of(u64::MAX);
     let is_looser = frontier.wanted == WantedShare::Finest && frontier.share < usual;
+    let is_looser = is_looser && frontier.unlike.keys == 0;
     (is_looser && frontier.share.of(frontier.keys) < frontier.keys).then(|| {
         format!(
             "{} is the finest share that {} carry: it leaves {} out. {usual} takes {} keys.",
@@ -141,15 +135,19 @@ fn table(
     arguments: &SuggestArguments,
 ) -> Vec<String> {
     let mut lines = vec![format!("  {:>10} {:>15} {:>10}", "rate", "burst", "all keys")];
-    let widest = frontier.points.iter().map(|point| magnitude(point.burst.most)).max().unwrap_or(1);
+    let burst = |point: &FrontierPoint| match frontier.made_for() {
+        MadeFor::Others => point.burst_of_others,
+        MadeFor::Share(_) | MadeFor::All => point.burst,
+    };
+    let widest = frontier.points.iter().map(|point| magnitude(burst(point).most)).max().unwrap_or(1);
     for (index, point) in frontier.points.iter().enumerate() {
         let mark = if suggestion.is_some_and(|chosen| chosen.index == index) { "*" } else { " " };
         lines.push(format!(
             "{mark} {:>10} {:>15} {:>10}  {}",
             rate_text(point.rate, arguments.period),
-            range(point.burst),
+            range(burst(point)),
             point.burst_of_all,
-            bar(magnitude(point.burst.most), widest, drawing)
+            bar(magnitude(burst(point).most), widest, drawing)
         ));
     }
     lines
@@ -182,20 +180,6 @@ fn bar(length: u64, widest: u64, drawing: Drawing) -> String {
 /// Which point was chosen, by which rule, and how far days differ.
 fn chosen(frontier: &Frontier, suggestion: &Suggestion, arguments: &SuggestArguments) -> Vec<String> {
     let Some(point) = frontier.points.get(suggestion.index) else { return Vec::new() };
-    let days: Vec<(String, u64)> = frontier
-        .comparable_days()
-        .filter_map(|of_day| Some((day(of_day.start), *of_day.bursts.get(suggestion.index)?)))
-        .collect();
-    let shown = |(day, burst): &(String, u64)| format!("{burst} on {day}");
-    let of_days = match (days.iter().min_by_key(|(_, b)| b), days.iter().max_by_key(|(_, b)| b)) {
-        _ if days.len() < 2 => {
-            "One day cannot show how days differ: use a log of a week if you can.".to_owned()
-        }
-        (Some(least), Some(most)) if days.len() > DAYS_SHOWN => {
-            format!("Bursts of {} days: from {} to {}.", days.len(), shown(least), shown(most))
-        }
-        _ => format!("Bursts of the days: {}.", days.iter().map(shown).collect::<Vec<_>>().join(", ")),
-    };
     vec![
         format!(
             "* {} is the smallest rate that returns its burst within one period. With head-room {}: {}, burst {}.",
@@ -204,14 +188,44 @@ fn chosen(frontier: &Frontier, suggestion: &Suggestion, arguments: &SuggestArgum
             rate_text(suggestion.rate, arguments.period),
             suggestion.burst
         ),
-        of_days,
+        days(frontier, suggestion),
     ]
+}
+
+/// How far days differ. On a day, its keys count with their needs of that day. In the table each key of the log counts with
+/// its highest need, so the numbers differ.
+fn days(frontier: &Frontier, suggestion: &Suggestion) -> String {
+    let days: Vec<(String, u64)> = frontier
+        .bursts_of_days(suggestion.made_for, suggestion.index)
+        .map(|(start, burst)| (day(start), burst))
+        .collect();
+    let shown = |(day, burst): &(String, u64)| format!("{burst} on {day}");
+    let (Some(least), Some(most), 2..) =
+        (days.iter().min_by_key(|(_, b)| b), days.iter().max_by_key(|(_, b)| b), days.len())
+    else {
+        return "One day cannot show how days differ: use a log of a week if you can.".to_owned();
+    };
+    let listed = if days.len() > DAYS_SHOWN {
+        format!("of {} days from {} to {}", days.len(), shown(least), shown(most))
+    } else {
+        days.iter().map(shown).collect::<Vec<_>>().join(", ")
+    };
+    let whose = match suggestion.made_for {
+        MadeFor::Others => format!("{} of the day's other keys", WantedShare::Finest.of(frontier.keys)),
+        MadeFor::Share(_) | MadeFor::All => format!("{} of the day's keys", frontier.share),
+    };
+    let of_log = if most.1 == suggestion.needed {
+        String::new()
+    } else {
+        format!(" In the whole log, where each key counts with its highest day, it is {}.", suggestion.needed)
+    };
+    format!("On each day, {whose} needed at most: {listed}.{of_log}")
 }
 
 /// The result as JSON.
 pub(super) fn json_of(
     frontier: &Frontier,
-    suggestion: Option<(&Suggestion, Option<&str>)>,
+    (suggestion, policy, replayed): (Option<&Suggestion>, Option<&str>, Option<&Report>),
     notes: &LogNotes,
     arguments: &SuggestArguments,
 ) -> Value {
@@ -219,17 +233,18 @@ pub(super) fn json_of(
         json!({
             "rate": rate_text(point.rate, arguments.period), "burst": point.burst.most,
             "burst_least": point.burst.least, "burst_of_all": point.burst_of_all,
-            "burst_of_fewer": point.burst_of_fewer,
+            "burst_of_others": point.burst_of_others.most,
+            "burst_of_others_least": point.burst_of_others.least,
         })
     };
     let of_day = |of_day: &FrontierDay| {
         json!({
             "day": day(of_day.start), "keys": of_day.keys, "is_compared": of_day.is_covered,
-            "bursts": of_day.bursts,
+            "bursts": of_day.bursts, "bursts_of_others": of_day.bursts_of_others,
         })
     };
     json!({
-        "by": arguments.by, "untouched": frontier.share.to_string(),
+        "by": arguments.by, "untouched": matches!(frontier.made_for(), MadeFor::Share(_)).then(|| frontier.share.to_string()),
         "untouched_is_default": frontier.wanted == WantedShare::Finest, "headroom": headroom(arguments.headroom),
         "requests": frontier.requests, "keys": frontier.keys, "requests_without_key": notes.without_key,
         "requests_undecidable": notes.undecidable, "requests_late": frontier.late,
@@ -237,11 +252,8 @@ pub(super) fn json_of(
         "last": rfc3339(frontier.span.1, WallOffset::NONE), "stamps_are_coarse": !frontier.width_max.is_zero(),
         "points": frontier.points.iter().map(point).collect::<Vec<Value>>(),
         "days": frontier.days.iter().map(of_day).collect::<Vec<Value>>(),
-        "looser": frontier.suggest_looser(arguments.headroom).map(|LooserSuggestion { suggestion, outliers }| json!({
-            "untouched": suggestion.share.to_string(), "keys_left_out": outliers.keys, "keys_named": outliers.names,
-            "rate": rate_text(suggestion.rate, arguments.period), "burst": suggestion.burst,
-        })),
-        "suggestion": suggestion.map(|(suggestion, policy)| json!({
+        "unlike": unlike::json_of(frontier, replayed, arguments),
+        "suggestion": suggestion.map(|suggestion| json!({
             "rate": rate_text(suggestion.rate, arguments.period), "burst": suggestion.burst,
             "doubts": suggestion.doubts.iter().map(|doubt| warning(*doubt)).collect::<Vec<String>>(),
             "policy": policy,

@@ -3,8 +3,8 @@
 use tollgate::time::WallOffset;
 use tollgate::{Rate, Timestamp};
 use tollgate_sim::suggest::{
-    DAYS_FACTOR_MAX, Doubt, HEADROOM_WHOLE, KEYS_MIN, KeyShare, Outliers, PERIODS_MIN, Suggestion,
-    WantedShare,
+    DAYS_FACTOR_MAX, Doubt, Frontier, HEADROOM_WHOLE, KEYS_MIN, KeyShare, MadeFor, PERIODS_MIN, Suggestion,
+    UnlikeKeys, WantedShare,
 };
 
 use super::SEPARATOR;
@@ -28,11 +28,29 @@ pub(super) fn untouched(share: KeyShare) -> String {
     format!("--untouched {}", share.to_string().replace(' ', ""))
 }
 
-/// The names of the few keys that decide, as many as are known.
-pub(super) fn names(outliers: &Outliers) -> String {
-    let more = if outliers.keys > outliers.names.len() as u64 { ", ..." } else { "" };
-    let shown = |name: &String| plain(&name.trim_end_matches(SEPARATOR).replace(SEPARATOR, " ")).to_string();
-    format!("{}{more}", outliers.names.iter().map(shown).collect::<Vec<String>>().join(", "))
+/// The keys that a limit is made for.
+pub(super) fn made_for(frontier: &Frontier, made_for: MadeFor) -> String {
+    let others = frontier.others();
+    match made_for {
+        MadeFor::Share(share) => format!("{share} of the keys"),
+        MadeFor::Others if KeyShare::USUAL.of(others) < others => {
+            format!("{} of the other {others} keys", KeyShare::USUAL)
+        }
+        MadeFor::Others => format!("the other {others} keys"),
+        MadeFor::All => "all keys".to_owned(),
+    }
+}
+
+/// The names of the keys that are unlike the others, as many as are known.
+pub(super) fn names(unlike: &UnlikeKeys) -> String {
+    let more = if unlike.keys > unlike.names.len() as u64 { ", ..." } else { "" };
+    let shown = |name: &String| plain(&values(name)).to_string();
+    format!("{}{more}", unlike.names.iter().map(shown).collect::<Vec<String>>().join(", "))
+}
+
+/// The values of a key.
+pub(super) fn values(name: &str) -> String {
+    name.strip_suffix(SEPARATOR).unwrap_or(name).replace(SEPARATOR, " ")
 }
 
 /// A head-room as it was typed.

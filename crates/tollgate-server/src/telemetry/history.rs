@@ -173,6 +173,11 @@ impl History {
         }
     }
 
+    /// The limits that have a history, also those that no policy has any more.
+    pub(crate) fn limits(&self) -> impl Iterator<Item = &str> {
+        self.limits.iter().map(|(name, _)| &**name)
+    }
+
     /// The history of a limit, if it has one.
     pub(crate) fn limit(&self, name: &str) -> Option<&Track<{ OUTCOMES.len() }>> {
         self.limits.iter().find(|(known, _)| **known == *name).map(|(_, track)| track)

@@ -453,6 +453,7 @@ fn the_other_policy_has_its_own_totals() {
     let output = run(&["replay", "--policy", &old, "--against", &new, &log, "--html", &html], b"");
     let (text, page) = (stdout(&output), fs::read_to_string(&html).unwrap());
     for fact in [
+        "An estimate: this change would have newly denied 33 % of 90 requests (30; 30 clients",
         "new.yaml would have denied 30 of 90 requests (33.33 %); an estimate",
         "an estimate: the comparison of the policies, with requests spread evenly over each second",
         "and 10 more, which are not shown",

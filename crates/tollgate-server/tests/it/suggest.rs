@@ -7,7 +7,7 @@ use serde_json::Value;
 use tollgate_testkit::Scratch;
 
 use crate::guide::{Last, blocks, shell, succeeded};
-use crate::program::{stderr, stdout, tollgate};
+use crate::program::{run, stderr, stdout, tollgate};
 
 const GUIDE: &str = include_str!("../../../../docs/suggest.md");
 
@@ -201,28 +201,87 @@ fn with_two_abusers(keys: u64) -> String {
     text
 }
 
-/// The story: three abusers among 1,500 clients decided the limit, and a new user was given 1,500 a minute. A few keys that need
-/// far more than the others are named, with the share that leaves them out, in the text, on the page and in JSON.
+/// The story: three abusers among 300 clients decided the limit that a new user was given, and only the sentence after it
+/// named them. The limit is that of the others, and beside it stand the few keys, how often each would be denied, and the
+/// limit that leaves them alone: in the text, in the policy, on the page and in JSON.
 #[test]
-fn a_few_keys_that_decide_the_limit_are_said() {
-    const SAID: &str = "998 of 1000 need no more than 2/min, burst 2. If the other 2 are abuse, use --untouched 99%: sha256:";
+fn a_few_keys_unlike_the_others_do_not_decide_the_limit() {
     let folder = folder(&with_two_abusers(1_000));
     let (status, report, errors) = suggested(&folder, &["--html", "r.html"]);
     assert_eq!((status, errors.as_str()), (Some(0), ""), "{report}");
-    assert!(report.contains("rate: 75/min") && report.contains(SAID), "{report}");
-    assert!(fs::read_to_string(folder.path("r.html")).unwrap().contains(SAID));
+    let second =
+        "If these 2 are no abuse, set 75/min, burst 60 instead: it would have denied no request of any key.";
+    for part in [
+        "# 2 of 1000 keys are unlike the others: sha256:",
+        "# At 1/min each of them needs a burst of 391 or more, and each other key one of 1 at most.\n",
+        "# The smallest burst with which a rate denies no request of the other 998 keys, and of all keys:\n",
+        "# Who would notice 2/min, burst 2: 2 of 1000 keys, by a replay of the log\n#   KEY",
+        "  400       380     95.00\n",
+        second,
+        "# To leave these alone, too: rate: 75/min, burst: 60.\nlimits:",
+        "    rate: 2/min\n    burst: 2\n",
+    ] {
+        assert!(report.contains(part), "{part}: {report}");
+    }
+    let page = fs::read_to_string(folder.path("r.html")).unwrap();
+    for part in [second, "<h1>Set this limit: 2/min, burst 2</h1>", "998 of 1000 keys untouched"] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
     let (_, json, _) = suggested(&folder, &["--json"]);
     let json: Value = serde_json::from_str(&json).unwrap();
-    assert_eq!((&json["looser"]["rate"], &json["looser"]["keys_left_out"]), (&"2/min".into(), &2.into()));
+    let unlike = &json["unlike"];
+    assert_eq!((&json["suggestion"]["rate"], &json["untouched"]), (&"2/min".into(), &Value::Null));
+    assert_eq!((&unlike["keys"], &unlike["limit_of_all"]["rate"]), (&2.into(), &"75/min".into()));
+    let noticed = &unlike["noticed"];
+    assert_eq!((&noticed["keys"], &noticed["is_estimated"]), (&2.into(), &false.into()), "{noticed}");
+    assert_eq!(
+        (&noticed["denied_most"][1]["requests"], &noticed["denied_most"][1]["denied"]),
+        (&400.into(), &380.into()),
+        "{noticed}"
+    );
+    // A pipe cannot be read again.
+    let piped = run(&["suggest", "--by", "api_key", "-"], with_two_abusers(1_000).as_bytes());
+    assert_eq!(piped.status.code(), Some(0), "{}", stderr(&piped));
+    let piped = stdout(&piped);
+    assert!(piped.contains("give the log as a file") && piped.contains("rate: 2/min"), "{piped}");
+}
+
+/// A share that is wanted is kept, whatever the few keys need; they are named beside it.
+#[test]
+fn a_wanted_share_is_kept() {
+    let folder = folder(&with_two_abusers(1_000));
+    let (status, report, errors) = suggested(&folder, &["--untouched", "99.9%"]);
+    assert_eq!((status, errors.as_str()), (Some(0), ""), "{report}");
+    let said = "the other 998 keys need no more than 2/min, burst 2. If the other 2 are abuse, leave --untouched out: sha256:";
+    assert!(report.contains("rate: 75/min") && report.contains(said), "{report}");
     let (_, report, _) = suggested(&folder, &["--untouched", "99%"]);
     assert!(report.contains("rate: 2/min") && !report.contains("unlike the others"), "{report}");
 }
 
-/// The story: of 403 keys 99.9 % are all, so three abusers decided; the refusal named days that differ, offered a limit that
-/// denies no client, and wrote no page without a word. It names the few keys, the share that leaves them out and the limit
-/// of it, and the page has that limit. A page that cannot be made is said not to be written.
+/// Where a fifth of the keys sends far more than the others, none of them is left out: the limit is theirs.
 #[test]
-fn a_refusal_names_the_few_keys_and_the_share_that_leaves_them_out() {
+fn many_abusers_are_not_left_out() {
+    let mut log = "time,api_key\n".to_owned();
+    for minute in 0..10 {
+        for key in 0..300 {
+            for _ in 0..if key < 60 { 40 } else { 1 } {
+                writeln!(log, "2030-01-01T00:{minute:02}:00.000Z,k{key}").unwrap();
+            }
+        }
+    }
+    let folder = folder(&log);
+    let (status, report, errors) = suggested(&folder, &[]);
+    assert_eq!((status, errors.as_str()), (Some(0), ""), "{report}");
+    assert!(report.contains("it leaves 1 out") && report.contains("rate: 75/min"), "{report}");
+    let (_, json, _) = suggested(&folder, &["--json"]);
+    assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["unlike"], Value::Null);
+}
+
+/// The story: of 403 keys 99.9 % are all, so three abusers decided; the refusal named days that differ, offered a limit that
+/// denies no client, and wrote no page without a word. It names the few keys and the limit of the others, and
+/// the page has that limit. A page that cannot be made is said not to be written.
+#[test]
+fn a_refusal_names_the_few_keys_and_the_limit_of_the_others() {
     let few = folder(&with_two_abusers(403));
     let (status, report, errors) =
         suggested(&few, &["--untouched", "99.9%", "--html", "r.html", "--write", "p.yaml"]);
@@ -230,13 +289,13 @@ fn a_refusal_names_the_few_keys_and_the_share_that_leaves_them_out() {
     // Credentials are shown by their hashes.
     for part in [
         "nothing is suggested: 2 of 403 keys need far more than the others, and decide the limit (sha256:",
-        "; --untouched 99% leaves them out: 2/min, burst 2\ntollgate: warning: p.yaml is not written\n",
+        "; without --untouched it is the limit of the others: 2/min, burst 2\ntollgate: warning: p.yaml is not written\n",
     ] {
         assert!(errors.contains(part), "{errors}");
     }
     assert_eq!(errors.lines().count(), 2, "{errors}");
     assert!(
-        report.contains("the log through the limit of --untouched 99%, and who would notice: r.html"),
+        report.contains("the log through the limit of the other keys, and who would notice: r.html"),
         "{report}"
     );
     let page = fs::read_to_string(few.path("r.html")).unwrap();

@@ -167,6 +167,14 @@ impl ComparisonSheet {
     }
 }
 
+impl Comparison {
+    /// The same of a log that allows only an estimate. The sentence says so itself, since it is often all that is read.
+    pub(super) fn as_estimate(self) -> Self {
+        let sentence = self.sentence.replacen("This change", "An estimate: this change", 1);
+        Self { is_estimated: true, sentence, ..self }
+    }
+}
+
 /// The result in a sentence, for a pull request.
 fn sentence((newly_denied, first): (&Changed, &FirstDenied), freed: &Changed, decisions: u64) -> String {
     if newly_denied.requests == 0 && freed.requests == 0 {

@@ -4,11 +4,11 @@ use tollgate::{Rate, Ticks, Timestamp};
 
 use super::need::BurstRange;
 use super::share::{KeyShare, WantedShare};
+use super::smallest::smallest;
+use super::unlike::UnlikeKeys;
 
 /// The least number of keys for which limits are suggested, whatever the share.
 pub const KEYS_MIN: u64 = 100;
-/// A key needs far more than others if its burst is so many times theirs.
-pub(super) const FAR_MORE: u64 = 4;
 /// The most that the bursts of two days may differ, as a factor.
 pub const DAYS_FACTOR_MAX: u64 = 2;
 /// How many periods the log must cover at least: as many as a week has days.
@@ -25,17 +25,8 @@ pub struct FrontierPoint {
     pub burst: BurstRange,
     /// The smallest burst that denies no request at all.
     pub burst_of_all: u64,
-    /// The smallest burst that denies no request of a looser share of keys, which leaves out ten times as many.
-    pub burst_of_fewer: u64,
-}
-
-/// The keys that need a burst far larger than a looser share of the keys, at one rate.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outliers {
-    /// How many there are.
-    pub keys: u64,
-    /// The first of them, the largest needs first: each with its values.
-    pub names: Vec<String>,
+    /// The smallest burst that denies no request of [`KeyShare::USUAL`] of the keys that are not unlike the others.
+    pub burst_of_others: BurstRange,
 }
 
 /// One day, in UTC.
@@ -47,6 +38,8 @@ pub struct FrontierDay {
     pub keys: u64,
     /// For each rate, the burst that denies no request of the wanted share of this day's keys.
     pub bursts: Vec<u64>,
+    /// The same without the keys that are unlike the others. As many more are left out as of all keys of the day.
+    pub bursts_of_others: Vec<u64>,
     /// Whether the log covers at least half of it, so that it can be compared with others.
     pub is_covered: bool,
 }
@@ -56,14 +49,12 @@ pub struct FrontierDay {
 pub struct Frontier {
     /// A point for each rate, in the order of the rates.
     pub points: Vec<FrontierPoint>,
-    /// The keys that are unlike the others, for each rate.
-    pub outliers: Vec<Outliers>,
+    /// The keys that are unlike the others.
+    pub unlike: UnlikeKeys,
     /// The share of keys that was asked for.
     pub wanted: WantedShare,
     /// The share that it is for these keys.
     pub share: KeyShare,
-    /// The looser share that leaves the outliers out.
-    pub looser: KeyShare,
     /// How many keys there are.
     pub keys: u64,
     /// How many requests there are.
@@ -110,13 +101,15 @@ pub enum Doubt {
     },
 }
 
-/// The limit for all keys but a few that need far more and decide the limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LooserSuggestion {
-    /// The limit that leaves them out.
-    pub suggestion: Suggestion,
-    /// The few keys.
-    pub outliers: Outliers,
+/// The keys that a limit is made for: it denies none of their requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MadeFor {
+    /// This share of all keys.
+    Share(KeyShare),
+    /// [`KeyShare::USUAL`] of the keys that are not unlike the others: all of them, if they are fewer than 1,000.
+    Others,
+    /// All keys.
+    All,
 }
 
 /// The chosen point.
@@ -124,8 +117,8 @@ pub struct LooserSuggestion {
 pub struct Suggestion {
     /// Its index among the points.
     pub index: usize,
-    /// The share of keys that it is made for.
-    pub share: KeyShare,
+    /// The keys that it is made for.
+    pub made_for: MadeFor,
     /// The burst that these needed at this point.
     pub needed: u64,
     /// The rate and the burst, with head-room.
@@ -137,32 +130,34 @@ pub struct Suggestion {
 }
 
 impl Frontier {
-    /// The smallest rate that returns its burst within one period, with head-room in hundredths. `None` if no rate
-    /// does.
+    /// The smallest rate that returns its burst within one period, with head-room in hundredths. It is made for the
+    /// wanted share, or for the others if no share is wanted and some keys are unlike them. `None` if no rate does.
     #[must_use]
     pub fn suggest(&self, headroom: u64) -> Option<Suggestion> {
-        let mut suggestion = self.chosen(headroom, self.share, |point| point.burst.most)?;
-        suggestion.doubts.extend(self.days_doubt(suggestion.index));
-        Some(suggestion)
+        self.suggest_for(self.made_for(), headroom)
     }
 
-    /// The limit for all keys but a few, if these decide the limit of the wanted share: they need far more than the
-    /// others, and without them the rate is far lower.
+    /// The keys that the suggestion is made for.
     #[must_use]
-    pub fn suggest_looser(&self, headroom: u64) -> Option<LooserSuggestion> {
-        let suggestion = self.chosen(headroom, self.looser, |point| point.burst_of_fewer)?;
-        let outliers = self.outliers.get(suggestion.index)?.clone();
-        let is_much_lower = self
-            .suggest(headroom)
-            .is_none_or(|wanted| suggestion.rate.units() * FAR_MORE <= wanted.rate.units());
-        (is_much_lower && outliers.keys > 0).then_some(LooserSuggestion { suggestion, outliers })
+    pub fn made_for(&self) -> MadeFor {
+        match self.wanted {
+            WantedShare::Finest if self.unlike.keys > 0 => MadeFor::Others,
+            WantedShare::Finest | WantedShare::Exactly(_) => MadeFor::Share(self.share),
+        }
     }
 
-    /// The point with the smallest rate that returns its burst within one period, and its numbers with head-room.
-    fn chosen(&self, headroom: u64, share: KeyShare, burst: fn(&FrontierPoint) -> u64) -> Option<Suggestion> {
-        let returns = |point: &FrontierPoint| burst(point) <= point.rate.units();
-        let fits = self.points.iter().enumerate().filter(|(_, point)| returns(point) && self.keys > 0);
-        let (index, point) = fits.min_by(|(_, one), (_, other)| compare(one.rate, other.rate))?;
+    /// The same, made for these keys.
+    #[must_use]
+    pub fn suggest_for(&self, made_for: MadeFor, headroom: u64) -> Option<Suggestion> {
+        let burst = |point: &FrontierPoint| match made_for {
+            MadeFor::Share(_) => point.burst.most,
+            MadeFor::Others => point.burst_of_others.most,
+            MadeFor::All => point.burst_of_all,
+        };
+        let rates: Vec<Rate> = self.points.iter().map(|point| point.rate).collect();
+        let returns = |index: usize| burst(&self.points[index]) <= rates[index].units();
+        let index = smallest(&rates, |index| returns(index) && self.keys > 0)?;
+        let point = &self.points[index];
         let more = |units: u64| {
             let units = u128::from(units) * u128::from(headroom.max(HEADROOM_WHOLE));
             u64::try_from(units.div_ceil(u128::from(HEADROOM_WHOLE))).unwrap_or(u64::MAX)
@@ -170,7 +165,14 @@ impl Frontier {
         let needed = burst(point);
         let burst = more(needed).max(1);
         let rate = Rate::per_ticks(more(point.rate.units()), point.rate.period()).burst(burst);
-        Some(Suggestion { index, share, needed, rate, burst, doubts: self.doubts(share, index) })
+        let doubts = self.doubts(made_for, index);
+        Some(Suggestion { index, made_for, needed, rate, burst, doubts })
+    }
+
+    /// How many keys are not unlike the others.
+    #[must_use]
+    pub const fn others(&self) -> u64 {
+        self.keys.saturating_sub(self.unlike.keys)
     }
 
     /// The days that can be compared: those that the log covers at least half.
@@ -178,10 +180,12 @@ impl Frontier {
         self.days.iter().filter(|day| day.is_covered)
     }
 
-    /// Doubts about a limit for this share of the keys.
-    fn doubts(&self, share: KeyShare, index: usize) -> Vec<Doubt> {
+    /// Doubts about a limit that is made for these keys.
+    fn doubts(&self, made_for: MadeFor, index: usize) -> Vec<Doubt> {
         let mut doubts = Vec::new();
-        let needed = share.keys_for_one_more().unwrap_or_default().max(KEYS_MIN);
+        let share = if let MadeFor::Share(share) = made_for { share } else { self.share };
+        let needed = if matches!(made_for, MadeFor::Share(_)) { share.keys_for_one_more() } else { None };
+        let needed = needed.unwrap_or_default().max(KEYS_MIN);
         if self.keys < needed {
             doubts.push(Doubt::FewKeys { keys: self.keys, share, needed });
         }
@@ -189,21 +193,26 @@ impl Frontier {
         if self.covered.as_micros() < period.as_micros().saturating_mul(PERIODS_MIN) {
             doubts.push(Doubt::ShortLog { covered: self.covered, period });
         }
+        doubts.extend(self.days_doubt(made_for, index));
         doubts
     }
 
-    /// The doubt of days that need different bursts for the wanted share of the keys.
-    fn days_doubt(&self, index: usize) -> Option<Doubt> {
-        let of_day = |day: &FrontierDay| Some((day.start, *day.bursts.get(index)?));
-        let days = || self.comparable_days().filter_map(of_day);
+    /// The bursts of comparable days that a limit for these keys depends on, at one rate.
+    pub fn bursts_of_days(&self, made_for: MadeFor, index: usize) -> impl Iterator<Item = (Timestamp, u64)> {
+        let bursts = move |day: &FrontierDay| match made_for {
+            MadeFor::Others => day.bursts_of_others.get(index).copied(),
+            MadeFor::Share(_) | MadeFor::All => day.bursts.get(index).copied(),
+        };
+        // A day without any of the keys has nothing to compare.
+        let of_day = move |day: &FrontierDay| Some((day.start, bursts(day).filter(|burst| *burst > 0)?));
+        self.comparable_days().filter_map(of_day)
+    }
+
+    /// The doubt of days that need different bursts.
+    fn days_doubt(&self, made_for: MadeFor, index: usize) -> Option<Doubt> {
+        let days = || self.bursts_of_days(made_for, index);
         let least = days().min_by_key(|(_, burst)| *burst)?;
         let most = days().max_by_key(|(_, burst)| *burst)?;
         (most.1 > least.1.saturating_mul(DAYS_FACTOR_MAX)).then_some(Doubt::DaysDiffer { least, most })
     }
-}
-
-/// Compares what two rates give in the same time.
-fn compare(one: Rate, other: Rate) -> std::cmp::Ordering {
-    let product = |units: u64, period: Ticks| u128::from(units) * u128::from(period.as_micros());
-    product(one.units(), other.period()).cmp(&product(other.units(), one.period()))
 }

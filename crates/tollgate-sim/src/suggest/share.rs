@@ -7,14 +7,15 @@ const WHOLE: u32 = 1_000_000;
 /// The shares from which [`WantedShare::Finest`] chooses, the finest first: those of which 1,000, 500, 200 and 100 keys
 /// leave one out.
 const STEPS: [KeyShare; 4] = [KeyShare(999_000), KeyShare(998_000), KeyShare(995_000), KeyShare(990_000)];
-/// The part that the share next looser than that of all keys leaves out.
-const REST_MIN: u32 = 1_000;
 
 /// A share of keys, in millionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeyShare(u32);
 
 impl KeyShare {
+    /// The finest of the usual shares.
+    pub const USUAL: Self = STEPS[0];
+
     /// This many millionths, at least one and at most all of them.
     #[must_use]
     pub const fn from_millionths(millionths: u32) -> Option<Self> {
@@ -26,21 +27,6 @@ impl KeyShare {
     pub fn of(self, keys: u64) -> u64 {
         let parts = u128::from(keys) * u128::from(self.0);
         u64::try_from(parts.div_ceil(u128::from(WHOLE))).unwrap_or(u64::MAX)
-    }
-
-    /// A share that leaves out ten times as many keys, at least one of so many, and at most half of them.
-    pub(super) fn looser(self, keys: u64) -> Self {
-        let mut share = self.ten_times();
-        while share.of(keys) == keys && share.0 > WHOLE / 2 {
-            share = share.ten_times();
-        }
-        share
-    }
-
-    const fn ten_times(self) -> Self {
-        let rest = (WHOLE - self.0) * 10;
-        let rest = if rest == 0 { REST_MIN } else { rest };
-        Self(WHOLE - if rest > WHOLE / 2 { WHOLE / 2 } else { rest })
     }
 
     /// The least number of keys of which this share leaves one out. Of fewer, it is all of them, and each single key
@@ -118,24 +104,6 @@ mod tests {
         assert_eq!(share(999_000).quantile::<u64>(&mut []), 0);
         assert_eq!(KeyShare::from_millionths(0), None);
         assert_eq!(KeyShare::from_millionths(1_000_001), None);
-    }
-
-    /// A looser share leaves out ten times as many keys, at least one, and at most half.
-    #[test]
-    fn looser_shares() {
-        for (millionths, keys, expected) in [
-            (1_000_000, 1_000, 999_000),
-            (999_000, 1_000, 990_000),
-            (990_000, 1_000, 900_000),
-            (900_000, 1_000, 500_000),
-            (1, 1_000, 500_000),
-            (1_000_000, 403, 990_000),
-            (999_000, 50, 900_000),
-            (999_000, 1, 500_000),
-        ] {
-            let share = KeyShare::from_millionths(millionths).unwrap();
-            assert_eq!(share.looser(keys), KeyShare(expected), "{millionths} of {keys}");
-        }
     }
 
     /// The share grows finer with the keys, leaves at least one out from 100 keys on, and an exact one stays.

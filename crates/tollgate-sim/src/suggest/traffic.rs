@@ -1,13 +1,14 @@
 //! The needs of all keys of a log, and of each day of it.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, HashSet};
 
 use tollgate::{Rate, Ticks, Timestamp};
 
-use super::frontier::{FAR_MORE, Frontier, FrontierDay, FrontierPoint, Outliers};
+use super::frontier::{Frontier, FrontierDay, FrontierPoint};
 use super::need::{BurstRange, KeyNeed};
 use super::share::{KeyShare, WantedShare};
+use super::unlike::{UNLIKE_MAX, UnlikeKeys, unlike};
 use crate::log::ArrivalWindow;
 
 /// Maximum number of keys. Each takes about 500 bytes and its own text.
@@ -16,8 +17,10 @@ pub const KEYS_MAX: usize = 5_000_000;
 const DAY: u64 = 86_400_000_000;
 /// The least part of a day that the log must cover for the day to be compared with others.
 const DAY_COVERED_MIN: Ticks = Ticks::from_secs(12 * 3_600);
-/// Most outliers that are named.
+/// Most keys unlike the others that are named.
 const NAMED_MAX: usize = 5;
+/// One in so many keys of a day is left out at most, unless a coarser share is wanted.
+const LEFT_OUT_PART: usize = 100;
 /// Maximum number of requests that wait.
 const WAITING_MAX: usize = 1 << 20;
 
@@ -55,6 +58,9 @@ struct PastDay {
     keys: u64,
     /// For each share that is possible, the burst that denies no request of it, for each rate.
     bursts: Vec<(KeyShare, Vec<u64>)>,
+    /// For each rate, the largest needs with their keys: those of all keys that may be unlike the others or left out, and
+    /// one more.
+    highest: Vec<Vec<(u64, usize)>>,
 }
 
 /// The traffic of a log, by key.
@@ -150,17 +156,26 @@ impl TrafficSummary {
         let mut bursts: Vec<(KeyShare, Vec<u64>)> =
             possible.into_iter().map(|share| (share, Vec::new())).collect();
         let mut keys = 0;
+        let mut highest = Vec::new();
         for index in 0..self.rates.len() {
-            let mut needed: Vec<u64> =
-                self.needs.iter().filter_map(|need| need.burst_of_day(index)).collect();
-            keys = needed.len() as u64;
+            let of_key = |(key, need): (usize, &KeyNeed)| Some((need.burst_of_day(index)?, key));
+            let mut needed: Vec<(u64, usize)> = self.needs.iter().enumerate().filter_map(of_key).collect();
+            let mut values: Vec<u64> = needed.iter().map(|(burst, _)| *burst).collect();
+            keys = values.len() as u64;
             for (share, bursts) in &mut bursts {
-                bursts.push(share.quantile(&mut needed));
+                bursts.push(share.quantile(&mut values));
             }
+            let kept = UNLIKE_MAX + needed.len() / LEFT_OUT_PART + 1;
+            if needed.len() > kept {
+                needed.select_nth_unstable_by_key(kept, |(burst, _)| Reverse(*burst));
+                needed.truncate(kept);
+                needed.shrink_to_fit();
+            }
+            highest.push(needed);
         }
         self.needs.iter_mut().for_each(KeyNeed::begin_day);
         let start = Timestamp::from_unix_micros(self.day * DAY);
-        self.days.push(PastDay { start, keys, bursts });
+        self.days.push(PastDay { start, keys, bursts, highest });
     }
 
     /// The result.
@@ -176,15 +191,13 @@ impl TrafficSummary {
         let keys = self.needs.len() as u64;
         let share = self.wanted.of(keys);
         let days = std::mem::take(&mut self.days).into_iter();
-        let looser = share.looser(keys);
-        let points: Vec<FrontierPoint> =
-            (0..self.rates.len()).map(|index| self.point(index, (share, looser))).collect();
+        let unlike = unlike(&self.rates, &self.needs);
+        let set: HashSet<usize> = unlike.iter().copied().collect();
         Frontier {
-            outliers: self.outliers(&points),
-            points,
+            points: (0..self.rates.len()).map(|index| self.point(index, share, &set)).collect(),
+            unlike: self.described(&unlike, &set),
             wanted: self.wanted,
             share,
-            looser,
             keys,
             requests: self.requests,
             late: self.late,
@@ -192,53 +205,75 @@ impl TrafficSummary {
             covered: self.window.covered(),
             window: self.window.length(),
             width_max: self.width_max,
-            days: days.map(|day| of_share(day, share, span)).collect(),
+            days: days
+                .map(|day| of_share(day, (share, WantedShare::Finest.of(keys)), (span, &set)))
+                .collect(),
         }
     }
 
-    /// The keys that need far more than the looser share, for each point.
-    fn outliers(&self, points: &[FrontierPoint]) -> Vec<Outliers> {
-        let of_point = |(index, point): (usize, &FrontierPoint)| {
-            let need = |key: usize| self.needs.get(key).map_or(0, |need| need.burst(index).most);
-            let far_more = point.burst_of_fewer.saturating_mul(FAR_MORE);
-            let mut keys: Vec<usize> = (0..self.needs.len()).filter(|key| need(*key) >= far_more).collect();
-            keys.sort_by_key(|key| Reverse(need(*key)));
-            let count = keys.len() as u64;
-            keys.truncate(NAMED_MAX);
-            (count, keys)
-        };
-        let all: Vec<(u64, Vec<usize>)> = points.iter().enumerate().map(of_point).collect();
-        let mut named: HashMap<usize, &str> =
-            all.iter().flat_map(|(_, keys)| keys).map(|key| (*key, "")).collect();
-        for (name, key) in &self.keys {
-            named.entry(*key).and_modify(|known| *known = name);
+    /// The keys that are unlike the others, with their names and needs.
+    fn described(&self, unlike: &[usize], set: &HashSet<usize>) -> UnlikeKeys {
+        if unlike.is_empty() {
+            return UnlikeKeys::default();
         }
-        let names = |keys: &[usize]| {
-            keys.iter().filter_map(|key| named.get(key)).map(|name| (*name).to_owned()).collect()
-        };
-        all.iter().map(|(keys, first)| Outliers { keys: *keys, names: names(first) }).collect()
+        let named = &unlike[..unlike.len().min(NAMED_MAX)];
+        let mut names: Vec<(usize, &str)> = self
+            .keys
+            .iter()
+            .filter_map(|(name, key)| Some((named.iter().position(|one| one == key)?, &**name)))
+            .collect();
+        names.sort_unstable();
+        let need = |key: usize, index: usize| self.needs.get(key).map_or(0, |need| need.burst(index).most);
+        let others = || (0..self.needs.len()).filter(|key| !set.contains(key));
+        let least = |index: usize| unlike.iter().map(|key| need(*key, index)).min().unwrap_or_default();
+        let most = |index: usize| others().map(|key| need(key, index)).max().unwrap_or_default();
+        UnlikeKeys {
+            keys: unlike.len() as u64,
+            names: names.into_iter().map(|(_, name)| name.to_owned()).collect(),
+            least: (0..self.rates.len()).map(least).collect(),
+            most_of_others: (0..self.rates.len()).map(most).collect(),
+        }
     }
 
-    fn point(&self, index: usize, (share, looser): (KeyShare, KeyShare)) -> FrontierPoint {
-        let of_keys = |value: fn(BurstRange) -> u64| {
-            self.needs.iter().map(|need| value(need.burst(index))).collect::<Vec<u64>>()
+    fn point(&self, index: usize, share: KeyShare, unlike: &HashSet<usize>) -> FrontierPoint {
+        let of_keys = |value: fn(BurstRange) -> u64, left_out: &HashSet<usize>| {
+            let kept = self.needs.iter().enumerate().filter(|(key, _)| !left_out.contains(key));
+            kept.map(|(_, need)| value(need.burst(index))).collect::<Vec<u64>>()
         };
-        let mut most = of_keys(|range| range.most);
-        let burst = BurstRange {
-            least: share.quantile(&mut of_keys(|range| range.least)),
-            most: share.quantile(&mut most),
+        let range = |share: KeyShare, left_out: &HashSet<usize>| BurstRange {
+            least: share.quantile(&mut of_keys(|range| range.least, left_out)),
+            most: share.quantile(&mut of_keys(|range| range.most, left_out)),
         };
-        let burst_of_all = most.iter().copied().max().unwrap_or_default();
-        let burst_of_fewer = looser.quantile(&mut most);
-        FrontierPoint { rate: self.rates[index], burst, burst_of_all, burst_of_fewer }
+        let none = HashSet::new();
+        FrontierPoint {
+            rate: self.rates[index],
+            burst: range(share, &none),
+            burst_of_all: of_keys(|range| range.most, &none).into_iter().max().unwrap_or_default(),
+            burst_of_others: range(KeyShare::USUAL, unlike),
+        }
     }
 }
 
-/// The day with the bursts of this share, of a log with this first and last request.
-fn of_share(day: PastDay, share: KeyShare, span: (Timestamp, Timestamp)) -> FrontierDay {
-    let PastDay { start, keys, bursts } = day;
+/// The day with the bursts of the wanted share, of a log with this first and last request and these keys unlike the
+/// others, of which the finest share is taken.
+fn of_share(
+    day: PastDay,
+    (share, finest): (KeyShare, KeyShare),
+    (span, unlike): ((Timestamp, Timestamp), &HashSet<usize>),
+) -> FrontierDay {
+    let PastDay { start, keys, bursts, highest } = day;
     let covered = span.1.min(start + Ticks::from_micros(DAY)).since(span.0.max(start));
     let bursts =
         bursts.into_iter().find(|(of, _)| *of == share).map(|(_, bursts)| bursts).unwrap_or_default();
-    FrontierDay { start, keys, bursts, is_covered: covered >= DAY_COVERED_MIN }
+    // Some of the few may have made no request on this day. Then fewer are left out than might be.
+    let others = keys.saturating_sub(unlike.len() as u64);
+    let left_out = usize::try_from(others - finest.of(others)).unwrap_or(usize::MAX);
+    let of_others = |highest: Vec<(u64, usize)>| {
+        let others = highest.into_iter().filter(|(_, key)| !unlike.contains(key));
+        let mut others: Vec<u64> = others.map(|(burst, _)| burst).collect();
+        others.sort_unstable_by_key(|burst| Reverse(*burst));
+        others.get(left_out).or(others.last()).copied().unwrap_or_default()
+    };
+    let bursts_of_others = highest.into_iter().map(of_others).collect();
+    FrontierDay { start, keys, bursts, bursts_of_others, is_covered: covered >= DAY_COVERED_MIN }
 }

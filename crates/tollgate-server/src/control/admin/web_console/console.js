@@ -371,7 +371,7 @@ function closeSubject() {
 
 const EVENTS_KEPT = 500;
 const EVENTS_SHOWN = 100;
-const tail = { abort: null, events: [], isDrawn: true };
+const tail = { abort: null, events: [], isDrawn: true, wanted: [""] };
 
 async function startTail() {
   tail.abort = new AbortController();
@@ -408,8 +408,25 @@ function pastText({ past, forgotten_until: forgotten }) {
   return forgotten ? `${some}; keys last denied before ${forgotten.slice(11, 19)}Z may be forgotten` : some;
 }
 
+/** Filters by the typed text. A credential is shown as its digest, which the server knows to compute. */
+let typing = 0;
+function filterTail() {
+  const text = byId("tail-filter").value.trim();
+  tail.wanted = [text.toLowerCase()];
+  drawTail();
+  clearTimeout(typing);
+  if (!text) return;
+  typing = setTimeout(async () => {
+    const body = new URLSearchParams({ form_token: formToken, text });
+    const response = await fetch("/console/digest", { method: "POST", body }).catch(() => null);
+    const digests = response?.ok ? await response.json() : [];
+    if (byId("tail-filter").value.trim() !== text) return;
+    tail.wanted = [text, ...digests].map((wanted) => wanted.toLowerCase());
+    drawTail();
+  }, 300);
+}
+
 function drawTail() {
-  const wanted = byId("tail-filter").value.toLowerCase();
   const texts = tail.events.map((event) => event.at === undefined ? [
     "", event.missed ? `${event.missed} missed` : event.problem ?? pastText(event), "", "", "", "", event.node ?? "",
   ] : [
@@ -419,7 +436,8 @@ function drawTail() {
     event.node ?? "",
   ]);
   const columns = ["when", "verdict", "limit", "attributes", "retry after", "source", "node"];
-  const shown = texts.filter((fields) => fields.join(" ").toLowerCase().includes(wanted)).slice(0, EVENTS_SHOWN);
+  const isWanted = (text) => tail.wanted.some((wanted) => text.includes(wanted));
+  const shown = texts.filter((fields) => isWanted(fields.join(" ").toLowerCase())).slice(0, EVENTS_SHOWN);
   byId("tail-events").replaceChildren(...shown.map((fields) => element("tr", {}, ...fields.map((text, index) =>
     element("td", { "data-column": columns[index], class: index === 1 && !text.startsWith("allow") ? "bad" : "plain" }, text)))));
 }
@@ -469,7 +487,7 @@ byId("rates-limit").addEventListener("change", (event) => {
 });
 byId("tail-toggle").addEventListener("click", () => toggleTail(!tail.abort));
 byId("tail-denied").addEventListener("change", () => { if (tail.abort) toggleTail(true); });
-byId("tail-filter").addEventListener("input", drawTail);
+byId("tail-filter").addEventListener("input", filterTail);
 // Browsers open six connections to a server at most, so a tab that is not seen gives its own back.
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) return disconnect();

@@ -11,7 +11,9 @@ use super::recorder::Recorder;
 use super::sentence::instant;
 use crate::control::ControlPlane;
 use crate::telemetry::history::SECONDS;
-use crate::telemetry::names::{ALLOWED, DENIED, OUTCOMES, SOURCES, VERDICTS, WOULD_DENY};
+use crate::telemetry::names::{
+    ALLOWED, DENIED, OTHERS, OUTCOMES, REQUEST_LIMIT, SOURCES, VERDICTS, WOULD_DENY,
+};
 use crate::telemetry::{ShardState, StoreMetrics, TopKey};
 use tollgate::time::WallOffset;
 use tollgate_overload::{ControllerReport, Priority};
@@ -76,6 +78,8 @@ pub(super) struct LimitCounts {
     pub(super) would_deny_quarter: u64,
     /// Denials, with those in shadow, over the last 15 minutes.
     pub(super) trend: Vec<u32>,
+    /// Whether no policy of these nodes has the limit any more.
+    pub(super) is_removed: bool,
 }
 
 /// A frequent key.
@@ -165,7 +169,17 @@ impl NodeCounts {
             let numbers = VerdictCounts { second: second[index], a_second, quarter: quarter[index] };
             (name.to_owned(), numbers)
         };
-        let limit = |name: String| Some((name.clone(), LimitCounts::of(recorder, &name)?));
+        let names = control.limit_names();
+        let active = names.iter().filter_map(|name| Some((name.clone(), LimitCounts::of(recorder, name)?)));
+        // What a limit denied stays shown when a reload removes it, as long as the time is shown.
+        let is_gone = |known: &&str| {
+            ![OTHERS, REQUEST_LIMIT].contains(known) && !names.iter().any(|name| name == known)
+        };
+        let gone = recorder.history.limits().filter(is_gone).filter(|_| service.compat().is_none());
+        let removed = gone.filter_map(|name| {
+            let counts = LimitCounts { is_removed: true, ..LimitCounts::of(recorder, name)? };
+            (counts.denied_quarter + counts.would_deny_quarter > 0).then(|| (name.to_owned(), counts))
+        });
         let wall = service.engine.maintenance().wall();
         let shedder = service.shedder();
         let controllers = shedder.map(|shedder| {
@@ -194,7 +208,7 @@ impl NodeCounts {
         });
         Self {
             verdicts: VERDICTS.into_iter().enumerate().map(verdict).collect(),
-            limits: control.limit_names().into_iter().filter_map(limit).collect(),
+            limits: removed.chain(active).collect(),
             keys: service
                 .meter
                 .top(KEYS_COUNTED, now)
@@ -222,7 +236,8 @@ impl NodeCounts {
             };
         }
         for (name, limit) in other.limits {
-            self.limits.entry(name).or_default().add(limit);
+            let sum = self.limits.entry(name);
+            sum.or_insert_with(|| LimitCounts { is_removed: true, ..LimitCounts::default() }).add(limit);
         }
         for key in other.keys {
             match self.keys.iter_mut().find(|known| known.limit == key.limit && known.key == key.key) {
@@ -274,10 +289,12 @@ impl LimitCounts {
             denied_quarter: quarter[DENIED] + quarter[NEVER],
             would_deny_quarter: quarter[WOULD_DENY],
             trend: summed(&track.seconds(DENIED), &track.seconds(WOULD_DENY)),
+            is_removed: false,
         })
     }
 
     fn add(&mut self, other: Self) {
+        self.is_removed &= other.is_removed;
         add_counts(&mut self.second, other.second);
         self.allowed += other.allowed;
         self.denied += other.denied;

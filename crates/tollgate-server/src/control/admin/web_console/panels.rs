@@ -56,7 +56,10 @@ impl OverviewSource<'_> {
     /// The denials of each limit, and those in shadow.
     fn limits(&self) -> Panel {
         let policy = self.control.service.engine.policy();
-        let names = self.control.limit_names();
+        let mut names = self.control.limit_names();
+        let is_other = |name: &&String| !names.contains(name);
+        let others: Vec<String> = self.numbers.limits.keys().filter(is_other).cloned().collect();
+        names.extend(others);
         let count = names.len();
         let mut entries: Vec<(u64, PanelEntry)> =
             names.iter().map(|name| self.limit(name, &policy)).collect();
@@ -93,18 +96,22 @@ impl OverviewSource<'_> {
     fn limit(&self, name: &str, policy: &Policy) -> (u64, PanelEntry) {
         let limit = policy.limits().iter().find(|limit| limit.name() == name);
         let overrides = self.control.service.engine.operator().overrides(self.now);
-        let mode = limit.map_or_else(
-            || "as configured".into(),
-            |limit| {
-                let (mode, percent) = overrides.mode_of(limit);
-                let is_share = mode == Mode::Enforce && percent < 100;
-                let share = if is_share { format!(" for {percent} % of keys") } else { String::new() };
-                let ends =
-                    overrides.of(limit).map_or_else(String::new, |ruled| format!(", {}", self.ends(ruled)));
-                let tone = if mode == Mode::Enforce && percent == 100 { Tone::Plain } else { Tone::Warn };
-                PanelField::toned(format!("{}{share}{ends}", mode.name()), tone)
-            },
-        );
+        let without_limit = || match self.numbers.limits.get(name) {
+            Some(numbers) if numbers.is_removed => PanelField::toned("removed", Tone::Warn),
+            _ if self.control.service.compat().is_none() => {
+                PanelField::toned("on other nodes only", Tone::Warn)
+            }
+            _ => "as configured".into(),
+        };
+        let mode = limit.map_or_else(without_limit, |limit| {
+            let (mode, percent) = overrides.mode_of(limit);
+            let is_share = mode == Mode::Enforce && percent < 100;
+            let share = if is_share { format!(" for {percent} % of keys") } else { String::new() };
+            let ends =
+                overrides.of(limit).map_or_else(String::new, |ruled| format!(", {}", self.ends(ruled)));
+            let tone = if mode == Mode::Enforce && percent == 100 { Tone::Plain } else { Tone::Warn };
+            PanelField::toned(format!("{}{share}{ends}", mode.name()), tone)
+        });
         let mut fields = vec![name.into(), mode];
         let mut denied = 0;
         match self.numbers.limits.get(name) {

@@ -9,6 +9,7 @@ use hyper::body::Incoming;
 use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LOCATION, RETRY_AFTER, SET_COOKIE};
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use serde_json::{Value, json};
+use tollgate::CredentialDigest;
 
 use super::super::act::{Act, AdminAnswer};
 use super::super::fleet;
@@ -125,7 +126,7 @@ impl ControlPlane {
                     }
                 })
             }
-            ConsoleRoute::Logout | ConsoleRoute::Act | ConsoleRoute::WhatIf => {
+            ConsoleRoute::Logout | ConsoleRoute::Act | ConsoleRoute::WhatIf | ConsoleRoute::Digest => {
                 self.posted(route, request, &session, form).await
             }
             _ => self.console_page(&session).await,
@@ -203,6 +204,9 @@ impl ControlPlane {
         if route == ConsoleRoute::Logout {
             return Ok(redirect(&self.web_console.sessions.end(session, self.transport())));
         }
+        if route == ConsoleRoute::Digest {
+            return Ok(typed(digests(fields.get("text").unwrap_or_default()).to_string(), JSON));
+        }
         let acted = match route {
             ConsoleRoute::WhatIf => self.what_if(session, &fields).await?,
             _ => match self.act(session, &fields).await {
@@ -252,6 +256,14 @@ impl ControlPlane {
         }
         Ok(json!({ "seconds": seconds, "minutes": minutes }))
     }
+}
+
+/// How decisions show a credential that was typed: its digest, alone or after the name of its attribute. A credential may
+/// itself have an equals sign.
+fn digests(text: &str) -> Value {
+    let digest = |value: &str| CredentialDigest::of_value(value).to_string();
+    let named = text.split_once('=').map(|(name, value)| format!("{name}={}", digest(value)));
+    named.into_iter().chain([digest(text)]).collect()
 }
 
 fn typed(body: impl Into<Bytes>, content_type: &'static str) -> Response<AdminBody> {

@@ -25,6 +25,8 @@ pub(super) enum ConsoleRoute {
     Act,
     /// The effect that another policy would have had on the last hour.
     WhatIf,
+    /// The texts by which decisions about a credential are found.
+    Digest,
 }
 
 impl ConsoleRoute {
@@ -45,6 +47,7 @@ impl ConsoleRoute {
             "/console/subject" => (ConsoleRoute::Subject, "GET"),
             "/console/act" => (ConsoleRoute::Act, "POST"),
             "/console/what-if" => (ConsoleRoute::WhatIf, "POST"),
+            "/console/digest" => (ConsoleRoute::Digest, "POST"),
             _ => return Err(Problem::new(Kind::NotFound, "the console is at /console")),
         };
         if method.as_str() == accepted {
@@ -67,7 +70,9 @@ mod tests {
     /// Every change is a POST, and pages of other sites are refused.
     #[test]
     fn changes_are_posts_of_this_site() {
-        for path in ["/console/login", "/console/logout", "/console/act", "/console/what-if"] {
+        for path in
+            ["/console/login", "/console/logout", "/console/act", "/console/what-if", "/console/digest"]
+        {
             assert!(ConsoleRoute::of(&Method::GET, path).is_err(), "{path}");
             assert!(!ConsoleRoute::of(&Method::POST, path).unwrap().is_public(), "{path}");
         }

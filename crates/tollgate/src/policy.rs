@@ -49,7 +49,8 @@ pub use fault::Fault;
 pub use finding::{Finding, Findings, Problem, Severity};
 pub(crate) use limit::{BY_MAX, QUOTAS_MAX, TIER_BY_MAX};
 pub use limit::{
-    Consistency, Cost, Grant, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode, QuotaIndex, Quotas,
+    Consistency, Cost, ExtraAttributes, Grant, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode, QuotaIndex,
+    Quotas,
 };
 pub use matching::{Match, Matches};
 pub(crate) use on_store_failure::{OPEN_BUDGET, OPEN_WINDOW};
@@ -416,6 +417,13 @@ impl Policy {
     /// no file.
     pub(crate) fn of_limits(limits: Vec<Limit>) -> Self {
         Self {
+        self.names(attribute) || self.limits().iter().any(|limit| limit.uses(attribute))
+    }
+
+    /// Whether the policy names this attribute. A decision may also depend on one that it does not name, with
+    /// [`ExtraAttributes::None`].
+    #[must_use]
+    pub fn names(&self, attribute: &str) -> bool {
             limits,
             domain: None,
             shard_by: None,

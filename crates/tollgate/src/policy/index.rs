@@ -2,7 +2,7 @@
 //! must have, else an attribute that must be present, else none. [`super::matching`] decides whether it does match.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use smallvec::SmallVec;
 
@@ -10,7 +10,7 @@ use crate::path::{loose_path, without_format};
 use crate::policy::by::By;
 use crate::policy::condition::{Condition, Negation};
 use crate::policy::finding::Problem;
-use crate::policy::limit::{BY_MAX, Cost, Limit, Mode, QuotaIndex, TIER_BY_MAX};
+use crate::policy::limit::{BY_MAX, Cost, ExtraAttributes, Limit, Mode, QuotaIndex, TIER_BY_MAX};
 use crate::policy::text::{Digits, TextMap, as_text};
 use crate::request::{Descriptor, Spelling};
 
@@ -28,6 +28,11 @@ const PATH: &str = "path";
 pub(crate) struct MentionedAttributes {
     list: SmallVec<[(NameId, u8); 16]>,
     table: [u8; TABLED],
+    /// Whether the names of a request with this many attributes are all in a sorted list.
+    pub(crate) fn are_all_in(&self, names: &[NameId], count: usize) -> bool {
+        self.list.len() == count && self.list.iter().all(|(name, _)| names.binary_search(name).is_ok())
+    }
+
 }
 
 impl MentionedAttributes {
@@ -71,7 +76,8 @@ impl SingleLimit {
     fn of(limits: &[Limit], plans: &[LimitPlan]) -> Option<Self> {
         let ([limit], [plan]) = (limits, plans) else { return None };
         let ([by], []) = (limit.by.as_slice(), limit.when.as_slice()) else { return None };
-        if !by.is_plain() || limit.block_for.is_some() || limit.failures.is_some() {
+        let is_plain = by.is_plain() && limit.extra_attributes == ExtraAttributes::Any;
+        if !is_plain || limit.block_for.is_some() || limit.failures.is_some() {
             return None;
         }
         let units = match limit.cost {
@@ -150,6 +156,8 @@ fn insert(limits: &mut TextMap<Vec<u32>>, value: &str, limit: u32) {
 pub(crate) struct LimitPlan {
     pub(crate) by: SmallVec<[NameId; BY_MAX]>,
     /// One for each condition that its index entry does not prove.
+    /// The names that a request may have, sorted, if it may have no others.
+    pub(crate) only: Option<Box<[NameId]>>,
     pub(crate) checks: Vec<Check>,
     pub(crate) tier_by: SmallVec<[NameId; TIER_BY_MAX]>,
     pub(crate) cost: Option<NameId>,
@@ -276,6 +284,10 @@ impl LimitIndex {
 
     /// Indexes a limit by the predicate that the fewest limits share.
     fn insert(
+        if limit.extra_attributes == ExtraAttributes::None {
+            let names = limit.attributes().map(|name| self.name(name));
+            plan.only = Some(names.collect::<Result<BTreeSet<_>, _>>()?.into_iter().collect());
+        }
         &mut self,
         number: u32,
         limit: &Limit,

@@ -95,7 +95,7 @@ impl ControlPlane {
     /// Whether a limit reads an attribute, or requests are known to have it.
     fn is_known(&self, name: &str) -> bool {
         let policy = self.service.engine.policy();
-        policy.uses(name)
+        policy.names(name)
             || policy.declares(name)
             || throttle::ATTRIBUTES.contains(&name)
             || BUILT_IN.contains(&name)

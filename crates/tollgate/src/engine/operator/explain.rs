@@ -576,6 +576,10 @@ impl fmt::Display for Unmet {
             Unmet::Excluded { attribute, given, excluded } => {
                 write!(f, "{attribute} is {given:?}, and it applies to all but {}", excluded.join(", "))
             }
+            Unmet::Extra { attributes } => {
+                let names = attributes.join(" and ");
+                write!(f, "the request has {names}, and it applies to requests without other attributes only")
+            }
             Unmet::False { expression } => write!(f, "{expression} is not true"),
         }
     }

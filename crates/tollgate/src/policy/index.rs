@@ -12,7 +12,7 @@ use crate::policy::condition::{Condition, Negation};
 use crate::policy::finding::Problem;
 use crate::policy::limit::{BY_MAX, Cost, ExtraAttributes, Limit, Mode, QuotaIndex, TIER_BY_MAX};
 use crate::policy::text::{Digits, TextMap, as_text};
-use crate::request::{Descriptor, Spelling};
+use crate::request::{Descriptor, PATH, Spelling};
 
 /// The id of the name of an attribute.
 pub(crate) type NameId = u16;
@@ -21,9 +21,6 @@ pub(crate) type NameId = u16;
 const TABLED: usize = 64;
 /// The position of an absent attribute.
 const ABSENT: u8 = u8::MAX;
-/// The attribute whose values may have a loose form.
-const PATH: &str = "path";
-
 /// The attributes of a request that the policy mentions, with their positions in the request.
 pub(crate) struct MentionedAttributes {
     list: SmallVec<[(NameId, u8); 16]>,

@@ -105,6 +105,26 @@ pub mod source {
         if is_wrong { names } else { Vec::new() }
     }
 
+    /// How a policy compares the values of an attribute by more than their text.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Comparison {
+        /// As addresses, which also count by their bits.
+        Address,
+        /// As paths, hosts or methods.
+        Other,
+    }
+
+    /// How a policy that does not declare this attribute compares its values. `None` for texts.
+    #[must_use]
+    pub fn comparison(name: &str) -> Option<Comparison> {
+        use super::vocabulary::Kind;
+        match Kind::of(name) {
+            Kind::Address => Some(Comparison::Address),
+            Kind::Path | Kind::Host | Kind::Method => Some(Comparison::Other),
+            Kind::Text => None,
+        }
+    }
+
     /// Whether a policy must declare a name to mention it, because it looks like something else.
     #[must_use]
     pub fn must_be_declared(name: &str) -> bool {

@@ -63,8 +63,8 @@ pub(crate) struct Native {
 pub(crate) enum When {
     /// Conditions in CEL, all of which must hold; empty for always.
     Cel(Vec<String>),
-    /// What each attribute must be, or must not be.
-    Table(Vec<Row>),
+    /// A condition for each attribute.
+    Table(Vec<AttributeCondition>),
 }
 
 impl Default for When {
@@ -73,8 +73,8 @@ impl Default for When {
     }
 }
 
-/// What one attribute must be, or must not be.
-pub(crate) struct Row {
+/// The values that one attribute must have, or must not have.
+pub(crate) struct AttributeCondition {
     pub(crate) name: String,
     pub(crate) sense: Negation,
     pub(crate) values: Vec<String>,
@@ -92,7 +92,7 @@ impl When {
     /// The attributes that it names.
     fn names(&self) -> Vec<String> {
         match self {
-            When::Table(rows) => rows.iter().map(|row| row.name.clone()).collect(),
+            When::Table(conditions) => conditions.iter().map(|one| one.name.clone()).collect(),
             When::Cel(_) => Expression::new(&self.cel())
                 .map(|expression| expression.attributes().map(str::to_owned).collect())
                 .unwrap_or_default(),
@@ -254,7 +254,7 @@ fn write_limit(text: &mut String, name: &str, native: &Native) {
     let _ = writeln!(text, "  - name: {}", plain(name));
     match &native.when {
         When::Cel(parts) => write_condition(text, parts),
-        When::Table(rows) => write_table(text, rows),
+        When::Table(conditions) => write_table(text, conditions),
     }
     if !native.by.is_empty() {
         let by: Vec<String> = native.by.iter().map(|name| plain(name)).collect();
@@ -285,24 +285,24 @@ fn write_condition(text: &mut String, parts: &[String]) {
     };
 }
 
-/// Writes a condition with a row for each attribute, on one line if that is short.
-fn write_table(text: &mut String, rows: &[Row]) {
-    let row = |row: &Row| {
-        let values = match row.values.as_slice() {
+/// Writes a condition for each attribute, on one line if that is short.
+fn write_table(text: &mut String, conditions: &[AttributeCondition]) {
+    let written = |condition: &AttributeCondition| {
+        let values = match condition.values.as_slice() {
             [one] => plain(one),
             several => {
                 let several: Vec<String> = several.iter().map(|value| plain(value)).collect();
                 format!("[{}]", several.join(", "))
             }
         };
-        match row.sense {
-            Negation::Is => format!("{}: {values}", plain(&row.name)),
-            Negation::IsNot => format!("{}: {{ not: {values} }}", plain(&row.name)),
+        match condition.sense {
+            Negation::Is => format!("{}: {values}", plain(&condition.name)),
+            Negation::IsNot => format!("{}: {{ not: {values} }}", plain(&condition.name)),
         }
     };
-    let rows: Vec<String> = rows.iter().map(row).collect();
-    let line = rows.join(", ");
-    if rows.is_empty() {
+    let written: Vec<String> = conditions.iter().map(written).collect();
+    let line = written.join(", ");
+    if written.is_empty() {
         return;
     }
     if line.len() <= LINE_CHARS {
@@ -310,8 +310,8 @@ fn write_table(text: &mut String, rows: &[Row]) {
         return;
     }
     text.push_str("    when:\n");
-    for row in rows {
-        let _ = writeln!(text, "      {row}");
+    for condition in written {
+        let _ = writeln!(text, "      {condition}");
     }
 }
 

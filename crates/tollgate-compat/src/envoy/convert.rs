@@ -7,7 +7,8 @@ use tollgate::rate::UNITS_PER_SECOND_MAX;
 
 use super::tree::{EnvoyConfig, Node, RateAllowance, TreeLevel};
 use crate::convert::{
-    AND, Converted, ConvertedDomain, Native, REFUSED, Row, WINDOWS, When, cel_text, is_name, problem,
+    AND, AttributeCondition, Converted, ConvertedDomain, Native, REFUSED, WINDOWS, When, cel_text, is_name,
+    problem,
 };
 use crate::rls::Unit;
 
@@ -98,7 +99,7 @@ fn native(path: &Path<'_>, requests: u32, unit: Unit, changes: &mut Vec<String>)
         ));
     }
     let when = match table(path) {
-        Some(rows) => When::Table(rows),
+        Some(conditions) => When::Table(conditions),
         None => When::Cel(expression(path, changes)?),
     };
     let mut by: Vec<String> = Vec::new();
@@ -113,8 +114,8 @@ fn native(path: &Path<'_>, requests: u32, unit: Unit, changes: &mut Vec<String>)
 }
 
 /// The condition of a rule as a table, if a table can express it.
-fn table(path: &Path<'_>) -> Option<Vec<Row>> {
-    let mut rows = Vec::new();
+fn table(path: &Path<'_>) -> Option<Vec<AttributeCondition>> {
+    let mut conditions = Vec::new();
     for (level, node) in path {
         let excluded: Vec<String> = met_instead(level, node).map(|other| other.value.clone()).collect();
         let (sense, values) = match (node.value.is_empty(), excluded.is_empty()) {
@@ -126,17 +127,17 @@ fn table(path: &Path<'_>) -> Option<Vec<Row>> {
         if !values.iter().all(|value| is_plain(value)) {
             return None;
         }
-        rows.push(Row { name: node.key.clone(), sense, values });
+        conditions.push(AttributeCondition { name: node.key.clone(), sense, values });
     }
     // The compiler refuses values that it takes for something else.
-    let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
-    let rows_of = |row: &Row| match row.sense {
-        Negation::Is => (row.name.clone(), json!(row.values)),
-        Negation::IsNot => (row.name.clone(), json!({ "not": row.values })),
+    let names: Vec<&str> = conditions.iter().map(|one| one.name.as_str()).collect();
+    let entry = |one: &AttributeCondition| match one.sense {
+        Negation::Is => (one.name.clone(), json!(one.values)),
+        Negation::IsNot => (one.name.clone(), json!({ "not": one.values })),
     };
-    let when: serde_json::Map<_, _> = rows.iter().map(rows_of).collect();
+    let when: serde_json::Map<_, _> = conditions.iter().map(entry).collect();
     let alone = json!({ "attributes": names, "limits": [{ "name": "a", "when": when, "rate": "1/s" }] });
-    (rows.is_empty() || problem(&alone.to_string()).is_none()).then_some(rows)
+    (conditions.is_empty() || problem(&alone.to_string()).is_none()).then_some(conditions)
 }
 
 /// Whether a table compares a value, or its pattern, as the original does.

@@ -102,7 +102,7 @@ impl PathForms {
     }
 }
 
-/// What a path must contain for servers to read it in several ways: parameters, and escapes of slashes.
+/// Characters by which servers read a path in several ways: those of parameters, and of escaped slashes.
 const DOUBTFUL: [char; 3] = [';', '%', '\\'];
 
 impl ComparedValue {

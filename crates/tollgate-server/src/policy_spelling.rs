@@ -264,6 +264,23 @@ mod tests {
         assert!(near.contains("did you mean tenant?") && near.lines().count() == 1, "{near}");
     }
 
+    /// A limit for its attributes alone never applies to an HTTP request that always has another one. Where the config says
+    /// nothing about HTTP requests, callers may send any attributes.
+    #[test]
+    fn limits_without_extra_attributes_are_reported_for_http() {
+        let found = |fields: &str, supply| {
+            let text = format!("limits: [{{name: a, {fields}, rate: 5/s, extra_attributes: none}}]");
+            let policy = Policy::compile("p", text.as_bytes()).unwrap();
+            let found = misspelt(Doubts { file: "p", policy: &policy }, &Reader::default(), supply);
+            found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        };
+        let expected = "p:1:59: warning: limits[0] \"a\".extra_attributes: a request through the gateway or /v1/authz always has \
+                        method, which the limit does not name: there it never applies; accepted: extra_attributes: any";
+        assert_eq!(found("by: [ip]", Supply::Known), expected);
+        assert_eq!(found("by: [ip]", Supply::Unknown), "");
+        assert_eq!(found("by: [ip, host], when: {method: GET, path: /x}", Supply::Known), "");
+    }
+
     /// A path that other programs take for all below it gets a hint.
     #[test]
     fn paths_with_another_meaning_are_reported() {

@@ -417,7 +417,27 @@ impl Policy {
     /// Whether any decision by this policy depends on an attribute of this name.
     #[must_use]
     pub fn uses(&self, attribute: &str) -> bool {
+        self.names(attribute) || self.limits().iter().any(|limit| limit.uses(attribute))
+    }
+
+    /// Whether the policy names this attribute. A decision may also depend on one that it does not name, with
+    /// [`ExtraAttributes::None`].
+    #[must_use]
+    pub fn names(&self, attribute: &str) -> bool {
         self.attributes_used().any(|name| name == attribute)
+    }
+
+    /// An attribute of a request that the policy does not name, with the one that it names and that the request lacks: the two
+    /// differ in case alone, which is a mistake of the caller.
+    #[must_use]
+    pub fn miscased<'p, 'r>(&'p self, request: &CheckRequest<'r>) -> Option<(&'r str, &'p str)> {
+        request.descriptors().find_map(|descriptor| {
+            let given = || descriptor.attributes().iter().map(|given| given.name);
+            given().find_map(|name| {
+                let named = self.index.in_other_case(name).filter(|_| !self.declares(name))?;
+                (!given().any(|other| other == named)).then_some((name, named))
+            })
+        })
     }
 
     /// The attributes that decisions by this policy depend on. One may come more than once.
@@ -437,13 +457,6 @@ impl Policy {
     /// no file.
     pub(crate) fn of_limits(limits: Vec<Limit>) -> Self {
         Self {
-        self.names(attribute) || self.limits().iter().any(|limit| limit.uses(attribute))
-    }
-
-    /// Whether the policy names this attribute. A decision may also depend on one that it does not name, with
-    /// [`ExtraAttributes::None`].
-    #[must_use]
-    pub fn names(&self, attribute: &str) -> bool {
             limits,
             domain: None,
             shard_by: None,

@@ -25,14 +25,14 @@ const ABSENT: u8 = u8::MAX;
 pub(crate) struct MentionedAttributes {
     list: SmallVec<[(NameId, u8); 16]>,
     table: [u8; TABLED],
+}
+
+impl MentionedAttributes {
     /// Whether the names of a request with this many attributes are all in a sorted list.
     pub(crate) fn are_all_in(&self, names: &[NameId], count: usize) -> bool {
         self.list.len() == count && self.list.iter().all(|(name, _)| names.binary_search(name).is_ok())
     }
 
-}
-
-impl MentionedAttributes {
     /// The position in the request of the attribute with this name.
     #[inline]
     pub(crate) fn position(&self, name: NameId) -> Option<u8> {
@@ -153,11 +153,11 @@ fn insert(limits: &mut TextMap<Vec<u32>>, value: &str, limit: u32) {
 pub(crate) struct LimitPlan {
     pub(crate) by: SmallVec<[NameId; BY_MAX]>,
     /// One for each condition that its index entry does not prove.
-    /// The names that a request may have, sorted, if it may have no others.
-    pub(crate) only: Option<Box<[NameId]>>,
     pub(crate) checks: Vec<Check>,
     pub(crate) tier_by: SmallVec<[NameId; TIER_BY_MAX]>,
     pub(crate) cost: Option<NameId>,
+    /// The names that a request may have, sorted, if it may have no others.
+    pub(crate) only: Option<Box<[NameId]>>,
     /// The quota of a limit that has only one.
     pub(crate) quota: Option<QuotaIndex>,
 }
@@ -191,6 +191,14 @@ impl LimitIndex {
 
     pub(crate) fn plan_of(&self, limit: u32) -> Option<&LimitPlan> {
         self.plans.get(limit as usize)
+    }
+
+    /// The name that differs from this one, which is none itself, in case alone.
+    pub(crate) fn in_other_case(&self, name: &str) -> Option<&str> {
+        if self.names.contains_key(name) {
+            return None;
+        }
+        self.names.keys().map(|known| &**known).find(|known| known.eq_ignore_ascii_case(name))
     }
 
     pub(crate) const fn single(&self) -> Option<&SingleLimit> {
@@ -276,15 +284,15 @@ impl LimitIndex {
         if let Cost::Attribute(name) = &limit.cost {
             plan.cost = Some(self.name(name)?);
         }
+        if limit.extra_attributes == ExtraAttributes::None {
+            let names = limit.attributes().map(|name| self.name(name));
+            plan.only = Some(names.collect::<Result<BTreeSet<_>, _>>()?.into_iter().collect());
+        }
         Ok(plan)
     }
 
     /// Indexes a limit by the predicate that the fewest limits share.
     fn insert(
-        if limit.extra_attributes == ExtraAttributes::None {
-            let names = limit.attributes().map(|name| self.name(name));
-            plan.only = Some(names.collect::<Result<BTreeSet<_>, _>>()?.into_iter().collect());
-        }
         &mut self,
         number: u32,
         limit: &Limit,

@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write;
 use std::slice;
 
-use tollgate::policy::source::{explained, must_be_declared, must_be_text};
-use tollgate::policy::{Expression, LIMIT_NAME_BYTES_MAX, Policy, Severity};
+use tollgate::policy::source::{Comparison, comparison, explained, must_be_declared, must_be_text};
+use tollgate::policy::{Expression, LIMIT_NAME_BYTES_MAX, Negation, Policy, Severity};
 
 /// One limit of a policy, or the reason why there is none.
 pub(crate) struct Converted {
@@ -26,8 +26,10 @@ pub(crate) struct Converted {
 /// The rules of a domain, before they are written.
 pub(crate) struct ConvertedDomain {
     pub(crate) limits: Vec<Converted>,
+    /// The fields of all limits, as `defaults` of the policy has them; empty for none.
+    pub(crate) defaults: &'static str,
     /// Differences in meaning that concern all limits.
-    pub(crate) changes: Vec<&'static str>,
+    pub(crate) changes: Vec<String>,
     /// Differences in meaning where there are several limits.
     pub(crate) together: Option<&'static str>,
 }
@@ -49,21 +51,52 @@ pub struct Conversion {
 /// The fields of a limit.
 #[derive(Default)]
 pub(crate) struct Native {
-    /// Conditions in CEL, all of which must hold; empty for always.
-    pub(crate) when: Vec<String>,
-    /// Attributes of requests that it leaves out, because another rule of the file is about them.
-    pub(crate) left_out: Vec<String>,
+    pub(crate) when: When,
     pub(crate) by: Vec<String>,
     pub(crate) rate: String,
-    /// Where its windows begin; `None` where nothing is counted.
+    /// Where its windows begin; `None` where nothing is counted, or `defaults` says it.
     pub(crate) align: Option<&'static str>,
     pub(crate) is_shadow: bool,
 }
 
-impl Native {
-    /// The condition as one expression; empty for always.
-    fn condition(&self) -> String {
-        self.when.join(AND)
+/// The condition of a limit.
+pub(crate) enum When {
+    /// Conditions in CEL, all of which must hold; empty for always.
+    Cel(Vec<String>),
+    /// A condition for each attribute.
+    Table(Vec<AttributeCondition>),
+}
+
+impl Default for When {
+    fn default() -> Self {
+        When::Cel(Vec::new())
+    }
+}
+
+/// The values that one attribute must have, or must not have.
+pub(crate) struct AttributeCondition {
+    pub(crate) name: String,
+    pub(crate) sense: Negation,
+    pub(crate) values: Vec<String>,
+}
+
+impl When {
+    /// The condition as one expression; empty for always, and for a table.
+    fn cel(&self) -> String {
+        match self {
+            When::Cel(parts) => parts.join(AND),
+            When::Table(_) => String::new(),
+        }
+    }
+
+    /// The attributes that it names.
+    fn names(&self) -> Vec<String> {
+        match self {
+            When::Table(conditions) => conditions.iter().map(|one| one.name.clone()).collect(),
+            When::Cel(_) => Expression::new(&self.cel())
+                .map(|expression| expression.attributes().map(str::to_owned).collect())
+                .unwrap_or_default(),
+        }
     }
 }
 
@@ -76,39 +109,64 @@ pub(crate) const AND: &str = " && ";
 
 /// Writes the rules of a domain as the text of a policy file. `format` is the name of the original's format.
 pub(crate) fn policy(domain: &str, format: &str, mut converted: ConvertedDomain) -> Conversion {
-    leave_out_wrong(domain, format, &mut converted.limits);
-    let ConvertedDomain { limits, mut changes, together } = converted;
+    let header = Header { domain, format, defaults: converted.defaults };
+    leave_out_wrong(&header, &mut converted.limits);
+    let ConvertedDomain { limits, mut changes, together, .. } = converted;
     let lost = limits.iter().filter(|limit| limit.refuses).filter_map(lost).collect();
     let written = || limits.iter().filter(|limit| limit.limit.is_ok());
     match written().count() {
         0 => changes.clear(),
         1 => {}
-        _ => changes.extend(together),
+        _ => changes.extend(together.map(str::to_owned)),
     }
+    changes.extend(spelling_changes(&limits));
     let general = changes.as_slice();
     let mut changes: Vec<String> = general.iter().map(|change| format!("every limit: {change}")).collect();
     for limit in written() {
         let origin = comment(&limit.origin);
         changes.extend(limit.changes.iter().map(|change| format!("{origin}: {}", comment(change))));
     }
-    Conversion { text: text(domain, format, general, &limits), limits: written().count(), changes, lost }
+    Conversion { text: text(&header, general, &limits), limits: written().count(), changes, lost }
 }
 
 /// Leaves out each limit that does not compile, with the reason, so that the others can still be written. That is rare,
 /// so the limits are compiled one by one only if all of them together do not compile.
-fn leave_out_wrong(domain: &str, format: &str, limits: &mut [Converted]) {
-    if problem(&text(domain, format, &[], limits)).is_none() {
+fn leave_out_wrong(header: &Header<'_>, limits: &mut [Converted]) {
+    if problem(&text(header, &[], limits)).is_none() {
         return;
     }
     for converted in limits.iter_mut().filter(|converted| converted.limit.is_ok()) {
-        if let Some(why) = problem(&text(domain, format, &[], slice::from_ref(converted))) {
+        if let Some(why) = problem(&text(header, &[], slice::from_ref(converted))) {
             converted.limit = Err(why);
         }
     }
 }
 
+/// The attributes whose values a policy compares by more than their text, as no original does.
+fn spelling_changes(limits: &[Converted]) -> Vec<String> {
+    let natives = || limits.iter().filter_map(|converted| converted.limit.as_ref().ok());
+    let texts = texts(limits);
+    let compared: BTreeSet<String> = natives().flat_map(|native| native.when.names()).collect();
+    let counted: BTreeSet<String> = natives().flat_map(|native| native.by.iter().cloned()).collect();
+    let names = compared.union(&counted).filter(|name| !texts.contains(*name));
+    let change = |name: &String| {
+        match comparison(name)? {
+        Comparison::Address => Some(format!(
+            "all spellings of an address in {name} count alike, and an IPv6 address by its /64; \
+             `attributes: [{{{name}: text}}]` counts the texts"
+        )),
+        Comparison::Other => compared.contains(name).then(|| {
+            format!(
+                "a condition on {name} holds for other spellings, too; `attributes: [{{{name}: text}}]` compares the texts"
+            )
+        }),
+    }
+    };
+    names.filter_map(change).collect()
+}
+
 /// Why a text is not a valid policy.
-fn problem(text: &str) -> Option<String> {
+pub(crate) fn problem(text: &str) -> Option<String> {
     let findings = Policy::compile("the converted policy", text.as_bytes()).err()?;
     let error = findings.iter().find(|finding| finding.severity == Severity::Error)?;
     Some(format!("a policy refuses it: {}", explained(&error.message, &error.accepted)))
@@ -119,23 +177,35 @@ fn lost(converted: &Converted) -> Option<String> {
     Some(format!("{}: {}", comment(&converted.origin), comment(why)))
 }
 
-fn text(domain: &str, format: &str, changes: &[&str], limits: &[Converted]) -> String {
+/// The beginning of a file.
+struct Header<'h> {
+    domain: &'h str,
+    format: &'h str,
+    defaults: &'static str,
+}
+
+fn text(header: &Header<'_>, changes: &[String], limits: &[Converted]) -> String {
+    let Header { domain, format, defaults } = header;
     let mut text = format!(
         "# Converted from {format}. The counters start anew. CHANGED says what means something else here,\n\
          # `now possible` what a limit could do better.\n"
     );
     for change in changes {
-        let _ = writeln!(text, "# CHANGED for every limit: {change}");
+        let _ = writeln!(text, "# CHANGED for every limit: {}", comment(change));
     }
-    let written = limits.iter().filter(|limit| limit.limit.is_ok());
-    let possible: BTreeSet<&str> = written.filter_map(|limit| limit.possible).collect();
+    let written = || limits.iter().filter(|limit| limit.limit.is_ok());
+    let possible: BTreeSet<&str> = written().filter_map(|limit| limit.possible).collect();
     for possible in possible {
         let _ = writeln!(text, "# now possible: {possible}");
     }
-    let _ = write!(text, "domain: {}\n{}limits:", quoted(domain), declared(limits));
+    let _ = writeln!(text, "domain: {}", plain(domain));
+    text.push_str(&declared(limits));
+    if !defaults.is_empty() && written().next().is_some() {
+        let _ = writeln!(text, "defaults: {{ {defaults} }}");
+    }
+    text.push_str("limits:");
     let mut names = HashSet::new();
-    let is_empty = !limits.iter().any(|limit| limit.limit.is_ok());
-    if is_empty {
+    if written().next().is_none() {
         text.push_str(" []");
     }
     text.push('\n');
@@ -160,32 +230,34 @@ fn text(domain: &str, format: &str, changes: &[&str], limits: &[Converted]) -> S
 /// attributes.
 fn declared(limits: &[Converted]) -> String {
     let natives = || limits.iter().filter_map(|converted| converted.limit.as_ref().ok());
-    let mut names: BTreeSet<String> = natives().flat_map(|native| native.by.iter().cloned()).collect();
-    for expression in natives().filter_map(|native| Expression::new(&native.condition()).ok()) {
-        names.extend(expression.attributes().map(str::to_owned));
-    }
-    // The original compares these values as text, whatever they look like.
-    let texts: BTreeSet<String> = natives().flat_map(|native| must_be_text(&native.condition())).collect();
+    let named = natives().flat_map(|native| native.by.iter().cloned().chain(native.when.names()));
+    let names: BTreeSet<String> = named.collect();
+    let texts = texts(limits);
     if texts.is_empty() && !names.iter().any(|name| must_be_declared(name)) {
         return String::new();
     }
     let item = |name: &String| match texts.contains(name) {
-        true => format!("{{{}: text}}", quoted(name)),
-        false => quoted(name),
+        true => format!("{{ {}: text }}", plain(name)),
+        false => plain(name),
     };
     let names: Vec<String> = names.iter().map(item).collect();
     format!("attributes: [{}]\n", names.join(", "))
 }
 
+/// The attributes that must be declared as texts: the original compares their values as text, whatever they look like.
+fn texts(limits: &[Converted]) -> BTreeSet<String> {
+    let natives = limits.iter().filter_map(|converted| converted.limit.as_ref().ok());
+    natives.flat_map(|native| must_be_text(&native.when.cel())).collect()
+}
+
 fn write_limit(text: &mut String, name: &str, native: &Native) {
-    let _ = writeln!(text, "  - name: {}", quoted(name));
-    if !native.left_out.is_empty() {
-        let names = native.left_out.join(" or ");
-        let _ = writeln!(text, "    # a request that also has {names} is counted by a longer rule only");
+    let _ = writeln!(text, "  - name: {}", plain(name));
+    match &native.when {
+        When::Cel(parts) => write_condition(text, parts),
+        When::Table(conditions) => write_table(text, conditions),
     }
-    write_condition(text, &native.when);
     if !native.by.is_empty() {
-        let by: Vec<String> = native.by.iter().map(|name| quoted(name)).collect();
+        let by: Vec<String> = native.by.iter().map(|name| plain(name)).collect();
         let _ = writeln!(text, "    by: [{}]", by.join(", "));
     }
     let _ = writeln!(text, "    rate: {}", native.rate);
@@ -213,6 +285,36 @@ fn write_condition(text: &mut String, parts: &[String]) {
     };
 }
 
+/// Writes a condition for each attribute, on one line if that is short.
+fn write_table(text: &mut String, conditions: &[AttributeCondition]) {
+    let written = |condition: &AttributeCondition| {
+        let values = match condition.values.as_slice() {
+            [one] => plain(one),
+            several => {
+                let several: Vec<String> = several.iter().map(|value| plain(value)).collect();
+                format!("[{}]", several.join(", "))
+            }
+        };
+        match condition.sense {
+            Negation::Is => format!("{}: {values}", plain(&condition.name)),
+            Negation::IsNot => format!("{}: {{ not: {values} }}", plain(&condition.name)),
+        }
+    };
+    let written: Vec<String> = conditions.iter().map(written).collect();
+    let line = written.join(", ");
+    if written.is_empty() {
+        return;
+    }
+    if line.len() <= LINE_CHARS {
+        let _ = writeln!(text, "    when: {{ {line} }}");
+        return;
+    }
+    text.push_str("    when:\n");
+    for condition in written {
+        let _ = writeln!(text, "      {condition}");
+    }
+}
+
 /// A valid name that is not yet used.
 fn unique(name: &str, taken: &mut HashSet<String>) -> String {
     let plain: String = name
@@ -230,6 +332,15 @@ fn unique(name: &str, taken: &mut HashSet<String>) -> String {
         candidate = format!("{plain}-{number}");
     }
     candidate
+}
+
+/// A text as YAML has it: without quotes where every reader of YAML takes it for the same text.
+fn plain(text: &str) -> String {
+    const WORDS: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./".contains(&byte);
+    let begins = text.starts_with(|first: char| first.is_ascii_alphabetic() || "_/".contains(first));
+    let is_plain = begins && text.bytes().all(is_letter) && !WORDS.contains(&&*text.to_ascii_lowercase());
+    if is_plain { text.to_owned() } else { quoted(text) }
 }
 
 /// A text in double quotes, which YAML reads as JSON does.

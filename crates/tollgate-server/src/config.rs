@@ -765,5 +765,12 @@ attributes:
              escaped_slashes, path_match, method_override, header_names, connections_per_address, credentials, callers, \
              attributes, jwt, headers, store, routes, outbound, overload"
         );
+        // By these a file is known to be a config, where a policy is expected.
+        let shared = "credentials, callers, attributes, jwt";
+        let known = findings
+            .iter()
+            .nth(1)
+            .map(|finding| finding.accepted.replace(shared, "credentials, callers, jwt"));
+        assert_eq!(known, Some(crate::policy_file::CONFIG_FIELDS.join(", ")));
     }
 }

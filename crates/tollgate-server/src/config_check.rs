@@ -106,7 +106,9 @@ fn checked_policy(path: &PathBuf, config: &Config) -> CheckedFile {
         Err(error) => {
             let errors = match &error {
                 PolicyFileError::Wrong(findings) => findings.iter().map(ToString::to_string).collect(),
-                PolicyFileError::Unreadable { .. } => vec![error.to_string()],
+                PolicyFileError::Unreadable { .. } | PolicyFileError::Config { .. } => {
+                    vec![error.to_string()]
+                }
             };
             CheckedFile { name, status: error.status(), errors, ..CheckedFile::default() }
         }

@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> Result<
 
 /// A warning about an attribute that no limit reads and no HTTP request is known to have.
 fn unused(policy: &Policy, name: &str) -> Option<String> {
-    if policy.uses(name) || policy.declares(name) || BUILT_IN.contains(&name) {
+    if policy.names(name) || policy.declares(name) || BUILT_IN.contains(&name) {
         return None;
     }
     let meant = nearest(name, policy.attributes_used().chain(BUILT_IN));

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use tollgate::credential::CREDENTIAL;
 use tollgate::headers::{Caller, HeaderList};
+use tollgate::policy::source::quoted;
 use tollgate::request::Descriptor;
 use tollgate::{
     Answer, Audience, CheckRequest, Decision, HeaderPolicy, LimitStatus, Reason, Ticks, Timestamp, Verdict,
@@ -35,6 +36,7 @@ pub(crate) struct Decided<'d> {
     headers: HeaderList,
     hold: Hold,
     report: Option<String>,
+    hint: Option<String>,
 }
 
 impl<'d> Decided<'d> {
@@ -49,7 +51,7 @@ impl<'d> Decided<'d> {
         let caller = caller(request);
         let audience = Audience { caller, cost: Some(request.units()), ..Audience::default() };
         let headers = Answer::headers_of(decision, policy, audience, now);
-        Self { decision, headers, hold, report: None }
+        Self { decision, headers, hold, report: None, hint: hint(decision, request) }
     }
 
     /// Adds the id by which the end of the request is reported.
@@ -62,6 +64,18 @@ impl<'d> Decided<'d> {
 pub(crate) fn caller(request: &CheckRequest<'_>) -> Caller {
     let mut attributes = request.descriptors().flat_map(Descriptor::attributes);
     if attributes.any(|given| given.name == CREDENTIAL) { Caller::Authenticated } else { Caller::Anonymous }
+}
+
+/// The attribute that a caller probably meant by one that no limit reads. Names in capitals are rare, so others cost nothing
+/// where a limit applies.
+fn hint(decision: &Decision, request: &CheckRequest<'_>) -> Option<String> {
+    let has_capitals = |name: &str| name.bytes().any(|byte| byte.is_ascii_uppercase());
+    let mut names = request.descriptors().flat_map(Descriptor::attributes).map(|given| given.name);
+    if !decision.meets_no_limit() && !names.any(has_capitals) {
+        return None;
+    }
+    let (given, meant) = decision.policy().miscased(request)?;
+    Some(format!("no limit reads {}; did you mean {meant}?", quoted(given)))
 }
 
 /// The reason of a request that passes because no limit applies to it.
@@ -122,6 +136,7 @@ impl Decided<'_> {
         if self.decision.meets_no_limit() {
             raw(out, ",\"no_limit_applies\":true");
         }
+        text(out, ",\"hint\":", self.hint.as_deref());
         number(out, ",\"retry_after_ms\":", self.decision.retry_advice().map(Ticks::ceil_millis));
         number(out, ",\"wait_ms\":", wait.map(Ticks::ceil_millis));
         text(out, ",\"fault\":", self.decision.fault().map(ToString::to_string).as_deref());

@@ -7,15 +7,18 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tollgate::address;
 use tollgate::credential::{CREDENTIAL, CredentialAttributes};
-use tollgate::request::VALUE_BYTES_MAX;
+use tollgate::request::{Spelling, VALUE_BYTES_MAX};
 use tollgate::{CheckRequest, CredentialDigest, RequestError, Value};
 use tollgate_tower::attributes::address::Counted;
 use tollgate_tower::attributes::callers::{ActiveCallers, Caller};
+use tollgate_tower::attributes::path::PathMatch;
 use tollgate_tower::attributes::source::{Secrecy, Source};
 use tollgate_tower::attributes::{BUILT_IN, Mapped, Reader};
 
 /// The attribute with the client's address.
 const ADDRESS: &str = BUILT_IN[0];
+/// The attribute that the config may compare as it is.
+const PATH: &str = "path";
 
 /// The origin of the attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +39,7 @@ pub(crate) struct Identity {
     callers: Option<ActiveCallers>,
     choices: Vec<Arc<Choice>>,
     ipv6_prefix: u8,
+    paths: PathMatch,
 }
 
 /// An attribute that is the first present one of several alternatives. Code that reads HTTP finds it itself. On other
@@ -70,6 +74,7 @@ impl Identity {
             callers: reader.callers.clone(),
             choices: reader.mapped.iter().filter_map(Choice::of).collect(),
             ipv6_prefix: reader.ipv6_prefix,
+            paths: reader.paths,
         }
     }
 
@@ -85,7 +90,7 @@ impl Identity {
         pairs: impl Iterator<Item = (&'a str, Value<'a>)>,
         origin: AttributeOrigin,
     ) -> Identified {
-        let mut known = Identified::default();
+        let mut known = Identified { paths: self.paths, ..Identified::default() };
         let mut given = SmallVec::<[(&str, Value<'_>); 8]>::new();
         for (position, (name, value)) in pairs.enumerate() {
             if !self.choices.is_empty() {
@@ -219,6 +224,7 @@ pub(crate) struct Identified {
     caller: Option<Arc<Caller>>,
     /// Attributes that were derived from alternatives.
     chosen: SmallVec<[Chosen; 1]>,
+    paths: PathMatch,
 }
 
 /// The rank of an attribute that was given itself.
@@ -291,7 +297,13 @@ impl Identified {
                 self.digests.iter().find(|(of, _)| *of == position).map(|(_, digest)| digest.as_str());
             let client =
                 self.clients.iter().find(|(of, _)| *of == position).map(|(_, client)| client.as_str());
-            request.push(name, digest.or(client).map_or(value, Value::Text))?;
+            match digest.or(client).map_or(value, Value::Text) {
+                // Without another spelling it would be compared by its loose form, too.
+                Value::Text(path) if self.paths == PathMatch::Exact && name == PATH => {
+                    request.push_spelled(name, path, Spelling::AsIs(path))?;
+                }
+                value => request.push(name, value)?,
+            }
         }
         for (name, value) in self.caller.iter().flat_map(|caller| caller.attributes()) {
             request.push(name, value)?;

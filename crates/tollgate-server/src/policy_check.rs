@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 use tollgate::Clock;
 use tollgate::policy::{Finding, Severity};
 
-use crate::SUCCESS;
 use crate::cli::CheckArguments;
 use crate::config;
 use crate::console::Console;
@@ -14,6 +13,7 @@ use crate::policy_spelling::misspelt;
 use crate::policy_warnings::{Doubts, UntrustedAttributes, exceptions};
 use crate::reload::ServedRequests;
 use crate::text::counted;
+use crate::{FAILURE, SUCCESS};
 
 /// Checks every file, even if others have problems.
 ///
@@ -42,6 +42,9 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> Result<u
                 CheckedPolicy { loaded: Err(error), doubts: Vec::new() }
             }
         };
+        if arguments.deny_warnings && checked.has_warnings() {
+            status = status.max(FAILURE);
+        }
         if arguments.json {
             reports.push(checked.json(&path.display().to_string()));
         } else {
@@ -65,6 +68,11 @@ struct CheckedPolicy {
 }
 
 impl CheckedPolicy {
+    fn has_warnings(&self) -> bool {
+        let is_warned = |loaded: &Loaded| !loaded.warnings.is_empty();
+        !self.doubts.is_empty() || self.loaded.as_ref().is_ok_and(is_warned)
+    }
+
     /// Prints the meaning of each limit, and every problem.
     fn show(&self, console: &mut Console) {
         let loaded = match &self.loaded {
@@ -122,6 +130,7 @@ fn finding(finding: &Finding) -> Value {
 fn report(error: &PolicyFileError, console: &mut Console) {
     match error {
         PolicyFileError::Wrong(findings) => console.problem(findings),
+        PolicyFileError::Config { .. } => console.problem(error),
         PolicyFileError::Unreadable { .. } => console.error(error),
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tollgate::Policy;
 use tollgate::credential::CredentialAttributes;
+use tollgate::policy::source::{Outline, outline};
 use tollgate::policy::{EXAMPLE, FILE_BYTES_MAX, Findings};
 use tollgate_compat::{self as compat, CompatConfig, Format, Source};
 
@@ -31,6 +32,14 @@ pub(crate) enum PolicyFileError {
         /// The cure.
         cure: &'static str,
     },
+    /// The file is a config of the server.
+    #[error(
+        "{name}: is a config, and not a policy: `tollgate config check` checks it; accepted: a policy, with `limits:`"
+    )]
+    Config {
+        /// The name that the user gave.
+        name: String,
+    },
     /// The content is not a policy.
     #[error(transparent)]
     Wrong(#[from] Findings),
@@ -41,7 +50,7 @@ impl PolicyFileError {
     pub(crate) const fn status(&self) -> u8 {
         match self {
             PolicyFileError::Unreadable { .. } => USAGE,
-            PolicyFileError::Wrong(_) => FAILURE,
+            PolicyFileError::Config { .. } | PolicyFileError::Wrong(_) => FAILURE,
         }
     }
 }
@@ -149,9 +158,38 @@ fn rules(
     if sources.len() > 1 {
         return Err(directory::several(name, sources.len()));
     }
+    if is_config(&first.bytes) {
+        return Err(PolicyFileError::Config { name: first.name.clone() });
+    }
     let policy = Policy::compile_for(&first.name, &first.bytes, credentials)?;
     let warnings = policy.warnings().clone();
     Ok((Rules::Native(policy), warnings))
+}
+
+/// The fields that a config has and no policy.
+pub(crate) const CONFIG_FIELDS: [&str; 15] = [
+    "trusted_proxies",
+    "ipv6_prefix",
+    "escaped_slashes",
+    "path_match",
+    "method_override",
+    "header_names",
+    "connections_per_address",
+    "credentials",
+    "callers",
+    "jwt",
+    "headers",
+    "store",
+    "routes",
+    "outbound",
+    "overload",
+];
+
+/// Whether a file has fields that only a config has, and no limits. Each of its fields would be a finding.
+fn is_config(bytes: &[u8]) -> bool {
+    let Outline::Table(fields) = outline(bytes, &["limits"]) else { return false };
+    let has = |name: &str| fields.iter().any(|field| field == name);
+    !has("limits") && CONFIG_FIELDS.iter().any(|field| has(field))
 }
 
 fn read(path: &Path) -> Result<Source, PolicyFileError> {

@@ -3,7 +3,7 @@
 
 use tollgate::Policy;
 use tollgate::policy::source::{nearest, quoted};
-use tollgate::policy::{By, Condition, Finding, Limit, Mode, Negation};
+use tollgate::policy::{By, Condition, ExtraAttributes, Finding, Limit, Mode, Negation};
 use tollgate_tower::attributes::path::PathMatch;
 use tollgate_tower::attributes::{BUILT_IN, Reader};
 
@@ -71,6 +71,13 @@ pub(crate) fn misspelt(doubts: Doubts<'_>, reader: &Reader, supply: Supply) -> V
             );
             found.push(doubts.finding(index, &field, message, accepted));
         }
+        found.extend(only_elsewhere(limit).filter(|_| supply == Supply::Known).map(|name| {
+            let message = format!(
+                "a request through the gateway or /v1/authz always has {name}, which the limit does not name: there it never \
+                 applies"
+            );
+            doubts.finding(index, "extra_attributes", message, "extra_attributes: any".to_owned())
+        }));
         for path in limit.when().iter().flat_map(paths) {
             let Some((what, accepted)) = other_meaning(path, reader.paths) else { continue };
             found.push(doubts.finding(index, "when.path", format!("{} {what}", quoted(path)), accepted));
@@ -111,6 +118,13 @@ fn needed(limit: &Limit) -> impl Iterator<Item = (String, &str)> {
         };
         limit.by().iter().any(|by| By::name(by) == *name) || limit.when().iter().any(is_needed)
     })
+}
+
+/// An attribute that every HTTP request has, and for which a limit applies to none of them.
+fn only_elsewhere(limit: &Limit) -> impl Iterator<Item = &'static str> {
+    let is_only = limit.extra_attributes() == ExtraAttributes::None;
+    let always = ["ip", "method", "path"];
+    always.into_iter().filter(move |name| is_only && !limit.attributes().any(|named| named == *name)).take(1)
 }
 
 /// Whether HTTP requests can have an attribute of this name, or the policy expects it of other callers.
@@ -248,6 +262,23 @@ mod tests {
         assert!(short.contains("did you mean ip?") && short.lines().count() == 1, "{short}");
         let near = found("by: [tennant]", Supply::Known);
         assert!(near.contains("did you mean tenant?") && near.lines().count() == 1, "{near}");
+    }
+
+    /// A limit for its attributes alone never applies to an HTTP request that always has another one. Where the config says
+    /// nothing about HTTP requests, callers may send any attributes.
+    #[test]
+    fn limits_without_extra_attributes_are_reported_for_http() {
+        let found = |fields: &str, supply| {
+            let text = format!("limits: [{{name: a, {fields}, rate: 5/s, extra_attributes: none}}]");
+            let policy = Policy::compile("p", text.as_bytes()).unwrap();
+            let found = misspelt(Doubts { file: "p", policy: &policy }, &Reader::default(), supply);
+            found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        };
+        let expected = "p:1:59: warning: limits[0] \"a\".extra_attributes: a request through the gateway or /v1/authz always has \
+                        method, which the limit does not name: there it never applies; accepted: extra_attributes: any";
+        assert_eq!(found("by: [ip]", Supply::Known), expected);
+        assert_eq!(found("by: [ip]", Supply::Unknown), "");
+        assert_eq!(found("by: [ip, host], when: {method: GET, path: /x}", Supply::Known), "");
     }
 
     /// A path that other programs take for all below it gets a hint.

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 
 use tollgate::credential::CREDENTIAL;
 use tollgate::policy::source::{Position, quoted};
-use tollgate::policy::{By, Condition, Finding, Grant, Limit, Mode, Negation, OnStoreFailure, Severity};
+use tollgate::policy::{
+    By, Condition, ExtraAttributes, Finding, Grant, Limit, Mode, Negation, OnStoreFailure, Severity,
+};
 use tollgate::{Policy, Quota};
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::attributes::source::{SetBy, Source};
@@ -98,6 +100,7 @@ impl UntrustedAttributes {
         let shown = |condition: &Condition| format!("{condition:?}");
         let others: Vec<String> = other.when().iter().map(shown).collect();
         counts_addresses
+            && limit.extra_attributes() == ExtraAttributes::Any
             && self.refuses(limit)
             && limit.when().iter().all(|condition| others.contains(&shown(condition)))
     }

@@ -427,7 +427,9 @@ impl<'s> Subject<'s> {
         }
         let Some(path) = self.path.filter(|_| needs.built_in(PATH_INDEX)) else { return };
         match self.paths {
-            PathMatch::Exact => attributes.push(BUILT_IN[PATH_INDEX], path.into()),
+            PathMatch::Exact => {
+                attributes.push_spelled(BUILT_IN[PATH_INDEX], path.into(), OtherSpelling::Itself);
+            }
             PathMatch::Loose => {
                 let other = match loose_path(&path) {
                     Cow::Borrowed(_) => OtherSpelling::LooseItself,

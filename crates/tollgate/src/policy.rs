@@ -49,7 +49,8 @@ pub use fault::Fault;
 pub use finding::{Finding, Findings, Problem, Severity};
 pub(crate) use limit::{BY_MAX, QUOTAS_MAX, TIER_BY_MAX};
 pub use limit::{
-    Consistency, Cost, Grant, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode, QuotaIndex, Quotas,
+    Consistency, Cost, ExtraAttributes, Grant, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode, QuotaIndex,
+    Quotas,
 };
 pub use matching::{Match, Matches};
 pub(crate) use on_store_failure::{OPEN_BUDGET, OPEN_WINDOW};
@@ -102,6 +103,26 @@ pub mod source {
         let doubts = expression.settle(&super::Vocabulary::default(), super::expression::Wanted::Truth);
         let is_wrong = doubts.iter().any(|(severity, _)| *severity == super::Severity::Error);
         if is_wrong { names } else { Vec::new() }
+    }
+
+    /// How a policy compares the values of an attribute by more than their text.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Comparison {
+        /// As addresses, which also count by their bits.
+        Address,
+        /// As paths, hosts or methods.
+        Other,
+    }
+
+    /// How a policy that does not declare this attribute compares its values. `None` for texts.
+    #[must_use]
+    pub fn comparison(name: &str) -> Option<Comparison> {
+        use super::vocabulary::Kind;
+        match Kind::of(name) {
+            Kind::Address => Some(Comparison::Address),
+            Kind::Path | Kind::Host | Kind::Method => Some(Comparison::Other),
+            Kind::Text => None,
+        }
     }
 
     /// Whether a policy must declare a name to mention it, because it looks like something else.
@@ -396,7 +417,27 @@ impl Policy {
     /// Whether any decision by this policy depends on an attribute of this name.
     #[must_use]
     pub fn uses(&self, attribute: &str) -> bool {
+        self.names(attribute) || self.limits().iter().any(|limit| limit.uses(attribute))
+    }
+
+    /// Whether the policy names this attribute. A decision may also depend on one that it does not name, with
+    /// [`ExtraAttributes::None`].
+    #[must_use]
+    pub fn names(&self, attribute: &str) -> bool {
         self.attributes_used().any(|name| name == attribute)
+    }
+
+    /// An attribute of a request that the policy does not name, with the one that it names and that the request lacks: the two
+    /// differ in case alone, which is a mistake of the caller.
+    #[must_use]
+    pub fn miscased<'p, 'r>(&'p self, request: &CheckRequest<'r>) -> Option<(&'r str, &'p str)> {
+        request.descriptors().find_map(|descriptor| {
+            let given = || descriptor.attributes().iter().map(|given| given.name);
+            given().find_map(|name| {
+                let named = self.index.in_other_case(name).filter(|_| !self.declares(name))?;
+                (!given().any(|other| other == named)).then_some((name, named))
+            })
+        })
     }
 
     /// The attributes that decisions by this policy depend on. One may come more than once.

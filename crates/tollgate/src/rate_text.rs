@@ -78,6 +78,23 @@ impl TimeUnit {
     }
 }
 
+impl TimeUnit {
+    /// The unit that a text probably means.
+    fn meant(text: &str) -> Option<&'static str> {
+        const UNITS: [&str; 7] = ["s", "min", "h", "day", "week", "month", "year"];
+        let text = text.to_ascii_lowercase();
+        let begins = |unit: &&&str| text.starts_with(&unit[..1]) && text.len() <= unit.len() + 2;
+        // `sc` means s, `mn` and `minuti` min, `mth` and `mois` month, `hs` h, `wk` week.
+        let is_month = text.starts_with("mo") || text.starts_with("mt");
+        match text.as_bytes().first()? {
+            b'm' if is_month => Some("month"),
+            b'm' if text.starts_with("mi") || text.starts_with("mn") => Some("min"),
+            b'm' => None,
+            _ => UNITS.iter().find(begins).copied(),
+        }
+    }
+}
+
 impl Period {
     /// Its length, at most [`Ticks::MAX`].
     pub(crate) const fn ticks(self) -> Ticks {
@@ -195,7 +212,9 @@ pub(crate) fn period(text: &str) -> Result<Period, Problem> {
         return Err(problem(message));
     }
     let Some(unit) = TimeUnit::read(unit) else {
-        return Err(problem(format!("{} is not a unit of time", quoted(unit))));
+        let meant = TimeUnit::meant(unit).map(|meant| format!("; did you mean {number}{meant}?"));
+        let message = format!("{} is not a unit of time{}", quoted(unit), meant.unwrap_or_default());
+        return Err(problem(message));
     };
     let count = if number.is_empty() { 1 } else { count(number)? };
     if count == 0 {
@@ -292,7 +311,14 @@ mod tests {
             ("1,000/s", "group digits with _"),
             ("10m/day", "a million is M"),
             ("5/M", "M could be minutes or months; accepted: min or month"),
-            ("5/fortnight", "fortnight is not a unit of time"),
+            ("5/fortnight", "fortnight is not a unit of time; accepted"),
+            ("5/mn", "mn is not a unit of time; did you mean min?"),
+            ("5 per 2mn", "mn is not a unit of time; did you mean 2min?"),
+            ("5/sc", "did you mean s?"),
+            ("5/wk", "did you mean week?"),
+            ("5/mth", "did you mean month?"),
+            ("5/dai", "did you mean day?"),
+            ("5/soon", "soon is not a unit of time; accepted"),
             ("5/100ns", "finer than the clock"),
             ("5/0s", "0s is no time at all"),
             ("5/-1s", "not a period of a positive whole number"),

@@ -22,6 +22,8 @@ pub const COST_MAX: u64 = (1 << 53) - 1;
 
 /// The attribute that has the method of a request.
 const METHOD: &str = "method";
+/// The attribute whose values may have a loose form.
+pub(crate) const PATH: &str = "path";
 pub(crate) const GET: &str = "GET";
 pub(crate) const HEAD: &str = "HEAD";
 
@@ -88,7 +90,8 @@ pub struct Attribute<'a> {
 }
 
 /// Another spelling of an attribute's value. A condition that holds for it holds for the request, too; limits count by
-/// the value.
+/// the value. A `path` that comes without one is compared by its loose form as well. A path that comes with itself as
+/// another spelling, [`Spelling::AsIs`], is compared as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spelling<'a> {
     /// Compared as it is, such as a host with its port.
@@ -372,25 +375,28 @@ impl<'a> Descriptor<'a> {
         Ok(())
     }
 
-    /// The same descriptor with other values at these indexes, some of which have another spelling.
-    pub(crate) fn replaced<'r>(
-        &self,
-        replaced: impl Iterator<Item = (usize, &'r str, Option<&'r str>)>,
-    ) -> Descriptor<'r>
+    /// The same descriptor with other values at these indexes.
+    pub(crate) fn replaced<'r>(&self, replaced: impl Iterator<Item = (usize, &'r str)>) -> Descriptor<'r>
     where
         'a: 'r,
     {
         let mut attributes: SmallVec<[Attribute<'r>; 8]> = self.attributes.iter().copied().collect();
-        let mut spellings: SmallVec<[(u8, Spelling<'r>); SPELLINGS_MAX]> =
-            self.spellings.iter().copied().collect();
-        for (position, value, other) in replaced {
+        for (position, value) in replaced {
             if let Some(attribute) = attributes.get_mut(position) {
                 attribute.value = Value::Text(value);
             }
-            let other = other.filter(|_| spellings.len() < SPELLINGS_MAX).zip(u8::try_from(position).ok());
-            spellings.extend(other.map(|(other, position)| (position, Spelling::AsIs(other))));
         }
+        let spellings = self.spellings.iter().copied().collect();
         Descriptor { attributes, spellings, cost: self.cost }
+    }
+
+    /// Adds another spelling of the attribute at an index, up to [`SPELLINGS_MAX`].
+    pub(crate) fn add_spelling(&mut self, position: usize, other: Spelling<'a>) {
+        if let Ok(position) = u8::try_from(position)
+            && self.spellings.len() < SPELLINGS_MAX
+        {
+            self.spellings.push((position, other));
+        }
     }
 
     /// Its attributes.

@@ -1,11 +1,15 @@
 //! Writes the rules of a tree as limits: the path through the tree becomes a condition, because in a policy every limit
 //! that matches applies.
 
-use tollgate::policy::Expression;
+use serde_json::json;
+use tollgate::policy::{Expression, Negation};
 use tollgate::rate::UNITS_PER_SECOND_MAX;
 
 use super::tree::{EnvoyConfig, Node, RateAllowance, TreeLevel};
-use crate::convert::{AND, Converted, ConvertedDomain, Native, REFUSED, WINDOWS, cel_text, is_name};
+use crate::convert::{
+    AND, AttributeCondition, Converted, ConvertedDomain, Native, REFUSED, WINDOWS, When, cel_text, is_name,
+    problem,
+};
 use crate::rls::Unit;
 
 /// A rule and its ancestors, each with the level that contains it.
@@ -14,54 +18,33 @@ type Path<'c> = Vec<(&'c TreeLevel, &'c Node)>;
 impl EnvoyConfig {
     /// The rules of a domain.
     pub(crate) fn converted(&self, domain: &str) -> ConvertedDomain {
-        let (mut ways, mut limits) = (Vec::new(), Vec::new());
+        let mut limits = Vec::new();
         if let Some(domain) = self.domain(domain) {
-            collect_ways(&domain.root, &mut Vec::new(), &mut ways);
-            level(&domain.root, &ways, &mut Vec::new(), &mut limits);
+            level(&domain.root, &mut Vec::new(), &mut limits);
         }
-        let changes =
-            vec!["it also applies to requests with attributes that the rule does not name, and in any order"];
+        let changes = vec![ORDER.to_owned()];
         let together = "a request that one limit refuses is counted by no limit; there, the others count it";
-        ConvertedDomain { limits, changes, together: Some(together) }
+        ConvertedDomain { limits, defaults: DEFAULTS, changes, together: Some(together) }
     }
 }
 
-/// The keys on the way to each node: the descriptors that the file knows.
-fn collect_ways<'c>(level: &'c TreeLevel, way: &mut Vec<&'c str>, ways: &mut Vec<Vec<&'c str>>) {
-    for node in &level.nodes {
-        way.push(&node.key);
-        ways.push(way.clone());
-        collect_ways(&node.children, way, ways);
-        way.pop();
-    }
-}
+/// A rule is for descriptors that have its entries and no others.
+const DEFAULTS: &str = "extra_attributes: none, algorithm: fixed-window, align: epoch";
+const ORDER: &str =
+    "the order of a descriptor's entries does not matter, and a descriptor that has a key twice is refused";
 
-/// A key of each longer descriptor that has all keys of this path: by it a request is known to be meant for the longer
-/// one, whose rule applies there instead.
-fn longer<'c>(path: &Path<'_>, ways: &[Vec<&'c str>]) -> Vec<&'c str> {
-    let is_here = |key: &str| path.iter().any(|(_, node)| node.key == key);
-    let mut keys: Vec<&str> = Vec::new();
-    for way in ways.iter().filter(|way| path.iter().all(|(_, node)| way.contains(&node.key.as_str()))) {
-        let others = || way.iter().copied().filter(|key| !is_here(key) && is_name(key));
-        if !others().any(|key| keys.contains(&key)) {
-            keys.extend(others().next());
-        }
-    }
-    keys
-}
-
-fn level<'c>(at: &'c TreeLevel, ways: &[Vec<&str>], path: &mut Path<'c>, converted: &mut Vec<Converted>) {
+fn level<'c>(at: &'c TreeLevel, path: &mut Path<'c>, converted: &mut Vec<Converted>) {
     for node in &at.nodes {
         path.push((at, node));
         if node.limit.is_some() {
-            converted.push(rule(path, ways));
+            converted.push(rule(path));
         }
-        level(&node.children, ways, path, converted);
+        level(&node.children, path, converted);
         path.pop();
     }
 }
 
-fn rule(path: &Path<'_>, ways: &[Vec<&str>]) -> Converted {
+fn rule(path: &Path<'_>) -> Converted {
     let shown = |node: &Node| {
         if node.value.is_empty() { node.key.clone() } else { format!("{}={}", node.key, node.value) }
     };
@@ -75,7 +58,7 @@ fn rule(path: &Path<'_>, ways: &[Vec<&str>]) -> Converted {
     let native = match limit.map(|limit| limit.allowance) {
         Some(RateAllowance::PerUnit(requests, unit)) => {
             possible = (requests > 0).then_some(better(unit));
-            native(path, ways, requests, unit, &mut changes)
+            native(path, requests, unit, &mut changes)
         }
         _ => Err(
             "without a limit everything passes, which needs no limit here; the limits beside it leave it out"
@@ -101,21 +84,12 @@ fn rule(path: &Path<'_>, ways: &[Vec<&str>]) -> Converted {
     Converted { name, origin: way.join(", "), limit: native, refuses, changes, possible }
 }
 
-fn native(
-    path: &Path<'_>,
-    ways: &[Vec<&str>],
-    requests: u32,
-    unit: Unit,
-    changes: &mut Vec<String>,
-) -> Result<Native, String> {
+fn native(path: &Path<'_>, requests: u32, unit: Unit, changes: &mut Vec<String>) -> Result<Native, String> {
     if u64::from(requests) > UNITS_PER_SECOND_MAX.saturating_mul(unit.seconds()) {
         return Err(format!("{requests} a {} is faster than a policy can count", unit.name()));
     }
-    if let Some((_, node)) = path.iter().find(|(_, node)| !is_name(&node.key)) {
-        return Err(format!(
-            "CEL cannot name the attribute {}; write this limit by hand, with a table in `when:`",
-            node.key
-        ));
+    if let Some((_, node)) = path.iter().find(|(_, node)| node.key.contains('*')) {
+        return Err(format!("{} stands for many keys, and a policy names each attribute", node.key));
     }
     let is_repeated = |at: usize| path[..at].iter().any(|(_, before)| before.key == path[at].1.key);
     if let Some(at) = (0..path.len()).find(|&at| is_repeated(at)) {
@@ -124,21 +98,10 @@ fn native(
             path[at].1.key
         ));
     }
-    let mut conditions = Vec::new();
-    for (level, node) in path {
-        conditions.extend(own(node, changes));
-        conditions.extend(others(level, node, changes));
-    }
-    let left_out: Vec<String> = longer(path, ways).into_iter().map(str::to_owned).collect();
-    conditions.extend(left_out.iter().map(|key| format!("!has({key})")));
-    if !conditions.is_empty()
-        && let Err(problem) = Expression::new(&conditions.join(AND))
-    {
-        return Err(format!(
-            "its condition is too much for one expression ({}); write it by hand",
-            problem.message
-        ));
-    }
+    let when = match table(path) {
+        Some(conditions) => When::Table(conditions),
+        None => When::Cel(expression(path, changes)?),
+    };
     let mut by: Vec<String> = Vec::new();
     for (_, node) in path {
         let is_counted_by = node.value.is_empty() || node.value.contains('*') && !node.is_shared;
@@ -146,11 +109,62 @@ fn native(
             by.push(node.key.clone());
         }
     }
-    let (rate, align) = match requests {
-        0 => (REFUSED.to_owned(), None),
-        _ => (rate(requests, unit), Some("epoch")),
+    let rate = if requests == 0 { REFUSED.to_owned() } else { rate(requests, unit) };
+    Ok(Native { when, by, rate, align: None, is_shadow: false })
+}
+
+/// The condition of a rule as a table, if a table can express it.
+fn table(path: &Path<'_>) -> Option<Vec<AttributeCondition>> {
+    let mut conditions = Vec::new();
+    for (level, node) in path {
+        let excluded: Vec<String> = met_instead(level, node).map(|other| other.value.clone()).collect();
+        let (sense, values) = match (node.value.is_empty(), excluded.is_empty()) {
+            (true, true) => continue,
+            (true, false) => (Negation::IsNot, excluded),
+            (false, true) => (Negation::Is, vec![node.value.clone()]),
+            (false, false) => return None,
+        };
+        if !values.iter().all(|value| is_plain(value)) {
+            return None;
+        }
+        conditions.push(AttributeCondition { name: node.key.clone(), sense, values });
+    }
+    // The compiler refuses values that it takes for something else.
+    let names: Vec<&str> = conditions.iter().map(|one| one.name.as_str()).collect();
+    let entry = |one: &AttributeCondition| match one.sense {
+        Negation::Is => (one.name.clone(), json!(one.values)),
+        Negation::IsNot => (one.name.clone(), json!({ "not": one.values })),
     };
-    Ok(Native { when: conditions, left_out, by, rate, align, is_shadow: false })
+    let when: serde_json::Map<_, _> = conditions.iter().map(entry).collect();
+    let alone = json!({ "attributes": names, "limits": [{ "name": "a", "when": when, "rate": "1/s" }] });
+    (conditions.is_empty() || problem(&alone.to_string()).is_none()).then_some(conditions)
+}
+
+/// Whether a table compares a value, or its pattern, as the original does.
+fn is_plain(value: &str) -> bool {
+    value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-./:@*".contains(&byte))
+}
+
+/// The condition of a rule in CEL.
+fn expression(path: &Path<'_>, changes: &mut Vec<String>) -> Result<Vec<String>, String> {
+    if let Some((_, node)) = path.iter().find(|(_, node)| !is_name(&node.key)) {
+        return Err(format!(
+            "CEL cannot name the attribute {}; write this limit by hand, with a table in `when:`",
+            node.key
+        ));
+    }
+    let mut conditions = Vec::new();
+    for (level, node) in path {
+        conditions.extend(own(node, changes));
+        conditions.extend(others(level, node, changes));
+    }
+    match Expression::new(&conditions.join(AND)) {
+        Err(problem) if !conditions.is_empty() => Err(format!(
+            "its condition is too much for one expression ({}); write it by hand",
+            problem.message
+        )),
+        _ => Ok(conditions),
+    }
 }
 
 fn rate(requests: u32, unit: Unit) -> String {
@@ -179,27 +193,24 @@ fn own(node: &Node, changes: &mut Vec<String>) -> Option<String> {
     (!node.value.is_empty()).then(|| condition(node, changes))
 }
 
-/// The conditions that exclude values for which another rule of the level would match instead.
+/// The rules of the level that match some values of a rule in its place.
+fn met_instead<'c>(level: &'c TreeLevel, node: &'c Node) -> impl Iterator<Item = &'c Node> {
+    let is_exact = |node: &Node| !node.value.is_empty() && !node.value.contains('*');
+    let own = level.nodes.iter().position(|other| std::ptr::eq(other, node));
+    level.nodes.iter().enumerate().filter_map(move |(place, other)| {
+        let is_other = other.key == node.key && !other.value.is_empty() && Some(place) != own;
+        let is_first = is_exact(other) || node.value.is_empty() || Some(place) < own;
+        (is_other && !is_exact(node) && is_first).then_some(other)
+    })
+}
+
+/// The conditions that exclude values for which another rule of the level matches instead.
 fn others(level: &TreeLevel, node: &Node, changes: &mut Vec<String>) -> Vec<String> {
-    if !node.value.is_empty() && !node.value.contains('*') {
-        return Vec::new();
-    }
-    let is_wild = |other: &Node| other.value.contains('*');
-    let mut is_before = true;
     let (mut conditions, mut values) = (Vec::new(), Vec::new());
-    for other in &level.nodes {
-        if std::ptr::eq(other, node) {
-            is_before = false;
-            continue;
-        }
-        let is_met_instead = other.key == node.key
-            && !other.value.is_empty()
-            && (!is_wild(other) || is_before || node.value.is_empty());
-        if is_met_instead {
-            match is_wild(other) {
-                true => conditions.push(format!("!({})", condition(other, changes))),
-                false => values.push(cel_text(&other.value)),
-            }
+    for other in met_instead(level, node) {
+        match other.value.contains('*') {
+            true => conditions.push(format!("!({})", condition(other, changes))),
+            false => values.push(cel_text(&other.value)),
         }
     }
     match values.as_slice() {
@@ -230,7 +241,8 @@ fn condition(node: &Node, changes: &mut Vec<String>) -> String {
     if !last.is_empty() {
         all.push(format!("{key}.endsWith({})", cel_text(last)));
     }
-    if middle.iter().any(|part| !part.is_empty()) {
+    let is_ordered = middle.iter().any(|part| !part.is_empty()) && all.len() > 1;
+    if is_ordered {
         let value = &node.value;
         changes.push(format!("{value} is wider here: the order of its inner parts is not looked at"));
     }

@@ -5,7 +5,7 @@ use tollgate::policy::source::Cel;
 use tollgate::rate::UNITS_PER_SECOND_MAX;
 
 use super::{LimitadorConfig, LimitadorLimit};
-use crate::convert::{Converted, ConvertedDomain, Native, REFUSED, WINDOWS, is_name};
+use crate::convert::{Converted, ConvertedDomain, Native, REFUSED, WINDOWS, When, is_name};
 
 impl LimitadorConfig {
     /// The limits of a namespace.
@@ -14,11 +14,13 @@ impl LimitadorConfig {
         let is_read = |limit: &LimitadorLimit| !limit.conditions.is_empty() || !limit.variables.is_empty();
         let changes = match limits.iter().any(is_read) {
             true => vec![
-                "of several descriptors it looks at the first that has its attributes, not only at descriptors[0]",
+                "of several descriptors it looks at the first that has its attributes, not only at descriptors[0]"
+                    .to_owned(),
             ],
             false => Vec::new(),
         };
-        ConvertedDomain { limits: limits.iter().map(converted).collect(), changes, together: None }
+        let limits = limits.iter().map(converted).collect();
+        ConvertedDomain { limits, defaults: "", changes, together: None }
     }
 }
 
@@ -63,7 +65,7 @@ fn native(limit: &LimitadorLimit) -> Result<Native, String> {
         0 => (REFUSED.to_owned(), None),
         most => (format!("{most} per {}s", limit.seconds), Some("first-hit")),
     };
-    Ok(Native { when: conditions, by, rate, align, ..Native::default() })
+    Ok(Native { when: When::Cel(conditions), by, rate, align, ..Native::default() })
 }
 
 /// Whether it is an expression over attributes, and over nothing else.

@@ -43,9 +43,10 @@ Examples:
   tollgate policy check policy.yaml
   tollgate policy check policy.yaml --config config.yaml
   tollgate policy check policy.yaml --json
+  tollgate policy check policy.yaml --deny-warnings
 
-Exit status: 0 when every file compiles (warnings are allowed), 1 when one does not, 2 when one cannot be
-read.";
+Exit status: 0 when every file compiles (warnings are allowed), 1 when one does not, or has warnings with
+--deny-warnings, 2 when one cannot be read.";
 
 /// The arguments of `policy check`.
 #[derive(Debug, Args)]
@@ -58,6 +59,9 @@ pub struct CheckArguments {
     /// callers are known
     #[arg(long, value_name = "FILE", env = "TOLLGATE_CONFIG")]
     pub config: Option<PathBuf>,
+    /// Exit with status 1 where there is a warning
+    #[arg(long)]
+    pub deny_warnings: bool,
     /// Print the limits and the problems as JSON
     #[arg(long)]
     pub json: bool,

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use serde::{Deserialize, Serialize};
-use tollgate::policy::{By, Limit};
+use tollgate::policy::{By, ExtraAttributes, Limit};
 use tollgate::time::{TICKS_PER_SECOND, WallOffset};
 use tollgate::{CheckRequest, Policy, Timestamp};
 
@@ -43,6 +43,8 @@ const SHAPE_BYTES: usize = 96;
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
     names: Vec<String>,
+    /// Whether a limit asks for requests without other attributes, so that all of them are kept.
+    reads_all: bool,
     /// The attributes that identify a client: those that most limits count by.
     client: Option<By>,
 }
@@ -56,11 +58,12 @@ impl Reading {
         let each = policy.limits().iter().flat_map(Limit::by);
         // The first one of those that as many limits count by.
         let client = each.rev().max_by_key(|by| counts_by(by)).cloned();
-        Self { names, client }
+        let reads_all = policy.limits().iter().any(|limit| limit.extra_attributes() == ExtraAttributes::None);
+        Self { names, reads_all, client }
     }
 
     fn reads(&self, name: &str) -> bool {
-        self.names.iter().any(|read| read == name)
+        self.reads_all || self.names.iter().any(|read| read == name)
     }
 
     /// A hash of the client. Equal on all nodes of a fleet.

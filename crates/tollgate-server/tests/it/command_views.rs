@@ -237,7 +237,7 @@ descriptors:
     let (text, problems) = (stdout(&output), stderr(&output));
     assert_eq!(output.status.code(), Some(1), "{problems}");
     assert!(
-        text.contains("by: [\"user\"]") && text.contains("# NOT CONVERTED: a policy refuses it: "),
+        text.contains("by: [user]") && text.contains("# NOT CONVERTED: a policy refuses it: "),
         "{text}"
     );
     assert!(

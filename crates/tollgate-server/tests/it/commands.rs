@@ -196,3 +196,25 @@ fn decide_says_when_no_limit_applies() {
     let misspelt = stderr(&run(&["decide", "api_kye=k1"], b""));
     assert_eq!(misspelt, "tollgate: warning: no limit uses api_kye; did you mean api_key?\n");
 }
+
+/// The story: a config that was checked as a policy had a finding for each of its fields, and none said what it is. And a
+/// commit hook could not refuse warnings.
+#[test]
+fn a_config_is_no_policy_and_warnings_may_be_denied() {
+    let config = "path_match: exact\nattributes: {tenant: {header: X-Tenant}}\n";
+    let output = run(&["policy", "check", "-"], config.as_bytes());
+    assert_eq!(output.status.code(), Some(1));
+    let said = "<stdin>: is a config, and not a policy: `tollgate config check` checks it; accepted: a policy, with \
+                `limits:`\n";
+    assert_eq!(stderr(&output), said);
+    let stranger = b"limits: [{name: a, by: [api_key], rate: 1/s}]";
+    for (arguments, expected) in
+        [(&["policy", "check", "-"][..], 0), (&["policy", "check", "-", "--deny-warnings"], 1)]
+    {
+        let output = run(arguments, stranger);
+        assert_eq!(output.status.code(), Some(expected), "{arguments:?}");
+        assert!(stderr(&output).contains("warning: "), "{}", stderr(&output));
+    }
+    let known = b"limits: [{name: a, by: [ip], rate: 1/s}]";
+    assert_eq!(run(&["policy", "check", "-", "--deny-warnings"], known).status.code(), Some(0));
+}

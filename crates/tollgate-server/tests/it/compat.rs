@@ -291,16 +291,16 @@ descriptors:
     let output = run(&["policy", "convert", "-"], envoy.as_bytes());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let text = stdout(&output);
-    assert!(text.contains("attributes: [{\"method\": text}, {\"path\": text}]"), "{text}");
+    assert!(text.contains("attributes: [{ method: text }, { path: text }]"), "{text}");
     let check = run(&["policy", "check", "-"], text.as_bytes());
     assert_eq!(check.status.code(), Some(0), "{}\n{text}", stderr(&check));
 }
 
-/// The story: the limit of a general rule beside longer ones was one line of `!has` after the other, which said how and not
-/// why. Each condition has a line of its own, below the reason.
+/// The story: the limit of a general rule beside longer ones was one `!has` after the other, which said how and not why.
+/// A rule is for descriptors with its entries and no others, and the file says that once.
 #[test]
-fn a_long_condition_is_readable() {
-    let longer = ["method", "path", "country", "user_agent"]
+fn rules_beside_longer_ones_are_readable() {
+    let longer = ["method", "path", "country"]
         .map(|key| format!("      - {{key: {key}, rate_limit: {{unit: minute, requests_per_unit: 1}}}}\n"));
     let envoy = format!(
         "domain: d\ndescriptors:\n  - key: remote_address\n    value: 10.0.0.1\n  - key: remote_address\n    \
@@ -309,18 +309,29 @@ fn a_long_condition_is_readable() {
     );
     let output = run(&["policy", "convert", "-"], envoy.as_bytes());
     let text = stdout(&output);
-    let expected = "    # a request that also has method or path or country or user_agent is counted by a longer rule only
-    when: >-
-      remote_address != '10.0.0.1'
-      && !has(method)
-      && !has(path)
-      && !has(country)
-      && !has(user_agent)
-    by: [\"remote_address\"]
+    let expected = "domain: d
+defaults: { extra_attributes: none, algorithm: fixed-window, align: epoch }
+limits:
+
+  # remote_address
+  - name: remote_address
+    when: { remote_address: { not: \"10.0.0.1\" } }
+    by: [remote_address]
+    rate: 9/min
+
+  # remote_address, method
+  - name: remote_address-method
+    when: { remote_address: { not: \"10.0.0.1\" } }
+    by: [remote_address, method]
+    rate: 1/min
 ";
     assert!(text.contains(expected), "{text}");
     let check = run(&["policy", "check", "-"], text.as_bytes());
     assert_eq!(check.status.code(), Some(0), "{}\n{text}", stderr(&check));
+    let sentence = "  remote_address: when remote_address is missing or is not 10.0.0.1 and the request has only \
+                    remote_address, each remote_address may make 9 requests in each window of one minute and at \
+                    most 18 in any minute\n";
+    assert!(stdout(&check).contains(sentence), "{}", stdout(&check));
 }
 
 /// A converted policy compiles, and has each limit and note.
@@ -339,34 +350,39 @@ descriptors:
   - {key: none, rate_limit: {unit: day, requests_per_unit: 0}}
   - {key: none, value: v, rate_limit: {unit: day, requests_per_unit: 0}, shadow_mode: true}
   - {key: x-y, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: z, descriptors: [{key: z, rate_limit: {unit: day, requests_per_unit: 1}}]}
 ";
     let output = run(&["policy", "convert", "-"], envoy.as_bytes());
     // A rule whose requests would pass is named; one that refuses nothing is not. Each change of meaning is listed.
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    let expected = "<stdin>: 7 limits converted, with 3 changes of meaning:
-  every limit: it also applies to requests with attributes that the rule does not name, and in any order
+    let expected = "<stdin>: 8 limits converted, with 5 changes of meaning:
+  every limit: the order of a descriptor's entries does not matter, and a descriptor that has a key twice is refused
   every limit: a request that one limit refuses is counted by no limit; there, the others count it
+  every limit: all spellings of an address in ip count alike, and an IPv6 address by its /64; `attributes: [{ip: text}]` counts the texts
+  every limit: a condition on path holds for other spellings, too; `attributes: [{path: text}]` compares the texts
   ip, user: quota_mode has no counterpart: here this limit refuses by itself
 <stdin>: 1 rule NOT CONVERTED; what these refuse would pass:
-  x-y: CEL cannot name the attribute x-y; write this limit by hand, with a table in `when:`
+  z, z: a request has the attribute z once, and this rule asks for it twice
 ";
     assert!(stderr(&output).ends_with(expected), "{}", stderr(&output));
     let text = stdout(&output);
     for expected in [
         "when: \"path.startsWith('/a/') && !(path in ['/a/b', '/free'])\"",
-        "by: [\"path\"]",
-        "name: \"it-s\"",
+        "attributes: [ip, none, path, user, x-y]",
+        "by: [path]",
+        "name: it-s",
         "rate: 5 per 7d",
         "mode: shadow",
         "rate: 7 per 30d",
-        "when: \"ip != '10.0.0.1' && !has(user)\"",
-        "by: [\"ip\", \"user\"]",
+        "when: { ip: { not: \"10.0.0.1\" } }",
+        "by: [ip, user]",
         "# CHANGED: quota_mode has no counterpart",
-        "# CHANGED for every limit: it also applies",
-        "by: [\"none\"]\n    rate: deny\n",
+        "# CHANGED for every limit: the order of",
+        "by: [none]\n    rate: deny\n",
         "rate: deny\n    mode: shadow\n",
         "NOT CONVERTED: without a limit everything passes",
-        "NOT CONVERTED: CEL cannot name the attribute x-y",
+        "by: [x-y]\n    rate: 1/day\n",
+        "NOT CONVERTED: a request has the attribute z once",
         "now possible: `algorithm: sliding-window` never admits more than the rate in any period",
         "now possible: `align: calendar`",
     ] {
@@ -374,7 +390,7 @@ descriptors:
     }
     let check = run(&["policy", "check", "-"], text.as_bytes());
     assert_eq!(check.status.code(), Some(0), "{}\n{text}", stderr(&check));
-    assert!(stdout(&check).starts_with("<stdin>: 7 limits"), "{}", stdout(&check));
+    assert!(stdout(&check).starts_with("<stdin>: 8 limits"), "{}", stdout(&check));
 
     let limitador = "
 - {namespace: n, max_value: 10, seconds: 90, name: basic, conditions: [\"descriptors[0]['method'] == 'POST'\", \"descriptors[0].path.startsWith('/a')\"], variables: [\"descriptors[0]['user']\"]}
@@ -387,7 +403,7 @@ descriptors:
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(stderr(&output).contains("<stdin>: 2 rules NOT CONVERTED"), "{}", stderr(&output));
     assert!(
-        stderr(&output).contains("<stdin>: 2 limits converted, with 1 change of meaning:"),
+        stderr(&output).contains("<stdin>: 2 limits converted, with 3 changes of meaning:"),
         "{}",
         stderr(&output)
     );
@@ -500,7 +516,7 @@ descriptors:
     let output = run(&["policy", "convert", "-"], envoy.as_bytes());
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(text.contains("\nattributes: [\"Authorization\", \"headers\", \"user\"]\n"), "{text}");
+    assert!(text.contains("\nattributes: [Authorization, headers, user]\n"), "{text}");
     let check = run(&["policy", "check", "-"], text.as_bytes());
     assert_eq!(check.status.code(), Some(0), "{}\n{text}", stderr(&check));
     // They count, as the rules did.
@@ -514,5 +530,5 @@ descriptors:
         &["policy", "convert", "-"],
         envoy.replace("Authorization", "key").replace("headers", "kind").as_bytes(),
     );
-    assert!(!stdout(&plain).contains("attributes:"), "{}", stdout(&plain));
+    assert!(!stdout(&plain).contains("\nattributes:"), "{}", stdout(&plain));
 }

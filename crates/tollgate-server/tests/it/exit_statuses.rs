@@ -40,7 +40,7 @@ const FILES: [(&str, &str); 13] = [
 
 /// Commands without a server: the name in the table, the status, and the words, which run in a directory with the files.
 /// They run in this order.
-const LOCAL: [(&str, i32, &str); 60] = [
+const LOCAL: [(&str, i32, &str); 62] = [
     ("serve", 2, "serve --http 8080"),
     ("serve", 2, "serve --http 0.0.0.0:0"),
     ("serve", 2, "serve --store postgres://x"),
@@ -60,6 +60,8 @@ const LOCAL: [(&str, i32, &str); 60] = [
     ("init", 2, "init api --dir policy.yaml/x"),
     ("policy check", 0, "policy check policy.yaml"),
     ("policy check", 1, "policy check wrong.yaml"),
+    ("policy check", 1, "policy check policy.yaml --deny-warnings"),
+    ("policy check", 1, "policy check config.yaml"),
     ("policy check", 2, "policy check none.yaml"),
     ("policy test", 0, "policy test pass.yaml"),
     ("policy test", 1, "policy test fail.yaml"),

@@ -64,6 +64,7 @@ mod operate;
 mod operate_tls;
 mod pages;
 mod picture;
+mod paths;
 mod policy_test;
 mod reload;
 mod replay;

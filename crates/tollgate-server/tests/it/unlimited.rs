@@ -56,6 +56,27 @@ fn a_check_without_a_limit_says_so() {
     assert_eq!(metric(&server, "tollgate_undeclared_attributes_total{wire=\"authz\"}"), 0);
 }
 
+/// The story: `{"IP": …}` passed a limit by `ip`, and nothing said why. The answer says what was probably meant, also where
+/// another limit applies.
+#[test]
+fn an_attribute_in_another_case_has_a_hint() {
+    let server = Server::start(
+        "limits: [{name: per-ip, by: [ip], rate: 9/s}, {name: vip, by: [Tier, ip], rate: 9/s}]",
+    );
+    let hint = |body: &str| server.check(body)["hint"].as_str().unwrap_or_default().to_owned();
+    let (ip, tier) = ("no limit reads IP; did you mean ip?", "no limit reads tier; did you mean Tier?");
+    for (attributes, expected) in [
+        (r#"{"IP":"192.0.2.1"}"#, ip),
+        (r#"{"IP":"192.0.2.1","tier":"a"}"#, ip),
+        (r#"{"tier":"a"}"#, tier),
+        (r#"{"ip":"192.0.2.1"}"#, ""),
+        (r#"{"ip":"192.0.2.1","IP":"x"}"#, ""),
+        (r#"{"ipp":"192.0.2.1"}"#, ""),
+    ] {
+        assert_eq!(hint(&format!(r#"{{"attributes":{attributes}}}"#)), expected, "{attributes}");
+    }
+}
+
 /// The wire's number of requests without a limit.
 fn without_limit(server: &Server, wire: &str) -> u64 {
     metric(server, &format!("tollgate_decisions_without_limit_total{{wire=\"{wire}\"}}"))

@@ -67,7 +67,8 @@ impl Spelled {
                     push(&mut request, attribute.name, host, with_port)?;
                 }
                 (_, _, Some((path, loose))) if is(PATH_INDEX) => {
-                    push(&mut request, attribute.name, path, loose.as_deref().map(Spelling::LoosePath))?;
+                    let other = loose.as_deref().map_or(Spelling::AsIs(path), Spelling::LoosePath);
+                    request.push_spelled(attribute.name, path, other)?;
                 }
                 _ => request.push(attribute.name, attribute.value)?,
             }
@@ -75,14 +76,21 @@ impl Spelled {
         request.cost(given.units()).map(Some)
     }
 
-    /// The request as it is given, without other spellings.
+    /// The request as it is given, without other spellings than that of a path that is compared as it is.
     ///
     /// # Errors
     /// None: the given request is within all bounds.
     pub fn as_given<'r, 'a: 'r>(given: &CheckRequest<'a>) -> Result<CheckRequest<'r>, RequestError> {
         let mut as_given = CheckRequest::new().cost(given.units())?;
         for attribute in given.attributes() {
-            as_given.push(attribute.name, attribute.value)?;
+            let is_exact = |(name, spelling)| name == attribute.name && matches!(spelling, Spelling::AsIs(_));
+            let is_exact = attribute.name == BUILT_IN[PATH_INDEX] && given.first().spelled().any(is_exact);
+            match attribute.value {
+                Value::Text(path) if is_exact => {
+                    as_given.push_spelled(attribute.name, path, Spelling::AsIs(path))?;
+                }
+                value => as_given.push(attribute.name, value)?,
+            }
         }
         Ok(as_given)
     }

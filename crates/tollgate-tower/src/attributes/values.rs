@@ -22,6 +22,8 @@ pub(super) enum OtherSpelling<'s> {
     Loose(String),
     /// A path is its own loose form.
     LooseItself,
+    /// A path is compared as it is.
+    Itself,
 }
 
 impl OtherSpelling<'_> {
@@ -30,6 +32,7 @@ impl OtherSpelling<'_> {
             OtherSpelling::WithPort(text) => Spelling::AsIs(text),
             OtherSpelling::Loose(path) => Spelling::LoosePath(path),
             OtherSpelling::LooseItself => Spelling::LoosePath(value),
+            OtherSpelling::Itself => Spelling::AsIs(value),
         }
     }
 }

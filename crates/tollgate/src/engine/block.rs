@@ -13,11 +13,11 @@ use smallvec::SmallVec;
 use crate::address::{Network, Prefixes};
 use crate::decision::Block;
 use crate::path::{loose_path, without_format};
-use crate::policy::compared::{self, ComparedValue};
+use crate::policy::compared::{self, ComparedValue, PathForms};
 use crate::policy::pattern::NO_ADDRESS;
 use crate::policy::text::{Digits, as_text};
 use crate::policy::{Policy, Problem};
-use crate::request::{CheckRequest, Descriptor, Spelling};
+use crate::request::{CheckRequest, Descriptor, PATH, Spelling, Value};
 use crate::time::{Timestamp, WallOffset};
 
 /// Maximum number of blocks. A change rebuilds the whole index.
@@ -116,7 +116,7 @@ impl Index {
         let mut pairs = Pairs::from_slice(given);
         pairs.extend(addresses.iter().map(|(name, key, _)| (*name, key.as_str())));
         for (name, formed) in &formed {
-            pairs.push((name, formed.as_str()));
+            pairs.extend(formed.value().map(|value| (*name, value)));
             pairs.extend(formed.other().map(|other| (*name, other)));
         }
         pairs.sort_unstable();
@@ -166,9 +166,13 @@ impl Blocks {
         let index = self.index.load();
         let given = || request.descriptors().flat_map(Descriptor::attributes);
         let mut rooms: SmallVec<[Digits; 16]> = given().map(|_| Digits::new()).collect();
+        let unspelled: SmallVec<[(&str, PathForms); 1]> = paths(request).collect();
         let texts = given().zip(&mut rooms).map(|(given, room)| (given.name, as_text(given.value, room)));
         let mut pairs: Pairs<'_> = texts.collect();
         // A block applies to every spelling, as conditions do.
+        for (text, forms) in &unspelled {
+            forms.forms(text).for_each(|form| index.add_loose(PATH, form, &mut pairs));
+        }
         for (name, spelling) in request.descriptors().flat_map(Descriptor::spelled) {
             pairs.push((name, spelling.text()));
             if let Spelling::LoosePath(path) = spelling {
@@ -270,6 +274,16 @@ impl Blocks {
         self.index.store(Arc::new(index));
         self.any.store(!all.is_empty(), Ordering::Release);
     }
+}
+
+/// The paths of a request that no protocol has spelled, with their forms.
+fn paths<'r>(request: &'r CheckRequest<'_>) -> impl Iterator<Item = (&'r str, PathForms)> {
+    request.descriptors().filter_map(|descriptor| {
+        let position = descriptor.attributes().iter().position(|given| given.name == PATH)?;
+        let Value::Text(text) = descriptor.attributes()[position].value else { return None };
+        let is_spelled = descriptor.spellings_of(position).next().is_some();
+        Some((text, PathForms::of(text).filter(|_| !is_spelled)?))
+    })
 }
 
 type Attributes = (Vec<(String, String)>, Vec<Option<Network>>);

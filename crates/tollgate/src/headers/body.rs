@@ -417,6 +417,14 @@ fn push_amount(detail: &mut String, reading: &LimitReading<'_>) {
     if let Quota::LeakyBucket(bucket) = reading.rule {
         return push_line(detail, bucket, unit);
     }
+    if let Some((rate, burst)) = reading.burst() {
+        push(detail, format_args!("{}{unit} per ", rate.units()));
+        match rate.period().ceil_seconds() {
+            1 => detail.push_str("second"),
+            seconds => push(detail, format_args!("{seconds} s")),
+        }
+        return push(detail, format_args!(", burst {burst}"));
+    }
     push_integer(detail, reading.quota);
     detail.push_str(unit);
     match reading.window {

@@ -8,6 +8,7 @@ use crate::decision::{Decision, LimitStatus};
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::policy::Cost;
 use crate::quota::Quota;
+use crate::rate::Rate;
 use crate::store::Enforcement;
 use crate::time::{TICKS_PER_SECOND, Ticks};
 
@@ -69,6 +70,19 @@ impl<'a> LimitReading<'a> {
             rule,
             status,
         }
+    }
+
+    /// The rate and the burst of a bucket, as the policy has them, where the burst is not what the rate admits in its
+    /// period. During an outage a node counts its share of both.
+    pub(super) fn burst(&self) -> Option<(Rate, u64)> {
+        let (rate, burst) = match self.rule {
+            Quota::TokenBucket(bucket) => (bucket.rate(), bucket.burst()),
+            Quota::Gcra(bucket) => (bucket.rate(), bucket.burst()),
+            _ => return None,
+        };
+        let is_whole = rate.period().as_micros() % TICKS_PER_SECOND == 0;
+        let is_own = self.status.source != Source::Local;
+        (is_own && is_whole && rate.units() != burst).then_some((rate, burst))
     }
 
     /// Units used.

@@ -5,7 +5,8 @@ use crate::policy::condition::Condition;
 use crate::policy::expression::Expression;
 use crate::policy::failures::Failures;
 use crate::policy::limit::{
-    Consistency, Cost, DefaultQuota, Grant, Limit, Mode, QuotaIndex, Quotas, stricter, tier_name,
+    Consistency, Cost, DefaultQuota, ExtraAttributes, Grant, Limit, Mode, QuotaIndex, Quotas, stricter,
+    tier_name,
 };
 use crate::policy::on_store_failure::OnStoreFailure;
 use crate::policy::penalty::Penalty;
@@ -51,6 +52,7 @@ impl Limit {
                 name: name.to_owned(),
                 when: Vec::new(),
                 by: Vec::new(),
+                extra_attributes: ExtraAttributes::default(),
                 quotas: Quotas::one(grant),
                 cost,
                 mode: Mode::default(),
@@ -99,6 +101,13 @@ impl LimitBuilder {
     #[must_use]
     pub fn when_holds(mut self, expression: Expression) -> Self {
         self.limit.when.push(Condition::Holds(expression));
+        self
+    }
+
+    /// Whether it applies to requests with attributes that it does not name.
+    #[must_use]
+    pub fn extra_attributes(mut self, extra: ExtraAttributes) -> Self {
+        self.limit.extra_attributes = extra;
         self
     }
 

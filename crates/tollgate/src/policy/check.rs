@@ -9,8 +9,8 @@ use crate::policy::expression::{Demands, Expression, Parts};
 use crate::policy::finding::{Position, Problem, Report, quoted};
 use crate::policy::glob::Glob;
 use crate::policy::limit::{
-    ANY, BY_MAX, CONDITIONS_MAX, Consistency, Cost, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode,
-    QUOTAS_MAX, TIER_SEPARATOR,
+    ANY, BY_MAX, CONDITIONS_MAX, Consistency, Cost, ExtraAttributes, LIMIT_NAME_BYTES_MAX, Limit,
+    MATCHED_MAX, Mode, QUOTAS_MAX, TIER_SEPARATOR,
 };
 use crate::policy::vocabulary::{Kind, Vocabulary};
 use crate::policy::{exact, pattern};
@@ -131,7 +131,8 @@ fn is_unconditional(limit: &Limit) -> bool {
         Condition::Holds(expression) => expression.constant() == Some(true),
         Condition::OneOf { .. } => false,
     };
-    limit.mode == Mode::Enforce && limit.when.iter().all(always)
+    let is_for_any = limit.extra_attributes == ExtraAttributes::Any;
+    limit.mode == Mode::Enforce && is_for_any && limit.when.iter().all(always)
 }
 
 /// Names go into headers and metrics, so they may have only characters that a header can quote.

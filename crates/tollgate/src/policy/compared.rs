@@ -1,6 +1,8 @@
 //! A request as a policy compares it, from every protocol: credentials by their digests, and addresses, paths, hosts and
-//! methods in the normalised spelling of policies. The values that limits count by stay unchanged.
+//! methods in the normalised spelling of policies; paths in their loose form as well. The values that limits count by stay
+//! unchanged.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
@@ -8,7 +10,7 @@ use smallvec::SmallVec;
 use crate::address::{Network, is_plain};
 use crate::credential::{CredentialAttributes, CredentialDigest};
 use crate::host::Host;
-use crate::path::{EscapedSlashes, normalise_path};
+use crate::path::{EscapedSlashes, loose_path, normalise_path};
 use crate::policy::Policy;
 use crate::policy::condition::Condition;
 use crate::policy::expression::Wanted;
@@ -16,7 +18,7 @@ use crate::policy::finding::{Problem, Severity};
 use crate::policy::limit::{Cost, Limit};
 use crate::policy::text::{Digits, as_text};
 use crate::policy::vocabulary::{Kind, Vocabulary};
-use crate::request::{Descriptor, GET, HEAD, Value};
+use crate::request::{Attribute, Descriptor, GET, HEAD, Spelling, Value};
 
 /// The form in which the values of an attribute are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,15 +48,71 @@ pub(crate) enum ComparedValue {
     Host(Host<'static>),
     /// A method. HEAD counts as GET, too.
     Method(String),
+    /// A path.
+    Path(PathForms),
 }
 
+/// The forms of a path that differ from the text in the request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PathForms {
+    /// Its one spelling.
+    one: Option<String>,
+    /// The loose forms by which conditions compare it, too, besides its one spelling.
+    loose: SmallVec<[String; 2]>,
+}
+
+impl PathForms {
+    /// The forms of a text. Returns `None` if it is no path. A path that servers read differently has a loose form for
+    /// each reading, where the gateway refuses the request.
+    pub(crate) fn of(text: &str) -> Option<Self> {
+        let one = path(text);
+        let spelled = one.as_deref().unwrap_or(text);
+        if !spelled.starts_with('/') {
+            return one.map(|one| Self { one: Some(one), loose: SmallVec::new() });
+        }
+        let mut loose: SmallVec<[String; 2]> = SmallVec::new();
+        let mut add = |form: Cow<'_, str>| {
+            if form != spelled && !loose.iter().any(|known| *known == form) {
+                loose.push(form.into_owned());
+            }
+        };
+        add(loose_path(spelled));
+        if text.contains(DOUBTFUL) {
+            let path = text.split_once('?').map_or(text, |(path, _)| path);
+            let segments = path.split('/').map(|segment| segment.split(';').next().unwrap_or_default());
+            let bare = segments.collect::<Vec<_>>().join("/");
+            for reading in [EscapedSlashes::Keep, EscapedSlashes::Decode] {
+                if let Ok(read) = normalise_path(&bare, reading) {
+                    add(loose_path(&read));
+                }
+            }
+        }
+        Some(Self { one, loose })
+    }
+
+    /// The other spellings of a path with this one spelling.
+    fn others<'r>(&'r self, one: &'r str) -> impl Iterator<Item = Spelling<'r>> {
+        let itself = one.starts_with('/').then_some(one);
+        self.loose.iter().map(String::as_str).chain(itself).map(Spelling::LoosePath)
+    }
+
+    /// The loose forms, for a path with this text.
+    pub(crate) fn forms<'r>(&'r self, text: &'r str) -> impl Iterator<Item = &'r str> {
+        self.others(self.one.as_deref().unwrap_or(text)).map(Spelling::text)
+    }
+}
+
+/// Characters by which servers read a path in several ways: those of parameters, and of escaped slashes.
+const DOUBTFUL: [char; 3] = [';', '%', '\\'];
+
 impl ComparedValue {
-    /// The attribute that it is compared by.
-    pub(crate) fn as_str(&self) -> &str {
+    /// The attribute that it is compared by; `None` if that is the value in the request.
+    pub(crate) fn value(&self) -> Option<&str> {
         match self {
-            ComparedValue::Digest(digest) => digest.as_str(),
-            ComparedValue::Text(text) | ComparedValue::Method(text) => text,
-            ComparedValue::Host(host) => host.name(),
+            ComparedValue::Digest(digest) => Some(digest.as_str()),
+            ComparedValue::Text(text) | ComparedValue::Method(text) => Some(text),
+            ComparedValue::Host(host) => Some(host.name()),
+            ComparedValue::Path(forms) => forms.one.as_deref(),
         }
     }
 
@@ -66,10 +124,22 @@ impl ComparedValue {
             _ => None,
         }
     }
+
+    /// Adds its other spellings to the attribute at an index.
+    fn spell<'r>(&'r self, position: usize, request: &mut Descriptor<'r>) {
+        if let Some(other) = self.other() {
+            request.add_spelling(position, Spelling::AsIs(other));
+        }
+        if let ComparedValue::Path(forms) = self
+            && let Some(Attribute { value: Value::Text(one), .. }) = request.attributes().get(position)
+        {
+            forms.others(one).for_each(|other| request.add_spelling(position, other));
+        }
+    }
 }
 
 /// The replaced values of a request, each with the position of its attribute.
-pub(crate) type Replaced = SmallVec<[(usize, ComparedValue); 1]>;
+pub(crate) type Replaced = SmallVec<[(usize, ComparedValue); 2]>;
 
 impl ComparedAs {
     const fn of(kind: Kind) -> Option<Self> {
@@ -208,17 +278,26 @@ impl Policy {
         if replaced.is_empty() {
             return None;
         }
-        let values = replaced.iter().map(|(position, formed)| (*position, formed.as_str(), formed.other()));
-        Some(request.replaced(values))
+        let values = replaced.iter().filter_map(|(position, formed)| Some((*position, formed.value()?)));
+        let mut compared = request.replaced(values);
+        replaced.iter().for_each(|(position, formed)| formed.spell(*position, &mut compared));
+        Some(compared)
     }
 
     fn formed(&self, request: &Descriptor<'_>) -> Replaced {
         let mut replaced = Replaced::new();
         for (position, given) in request.attributes().iter().enumerate() {
             let form = self.compared.iter().find(|(name, _)| name == given.name).map(|(_, form)| *form);
-            if let Some(formed) = form.and_then(|form| form.formed(given.value)) {
-                replaced.push((position, formed));
-            }
+            let formed = match (form, given.value) {
+                // A protocol that spells a path has decided how it is compared.
+                (Some(ComparedAs::Path), Value::Text(text))
+                    if request.spellings_of(position).next().is_none() =>
+                {
+                    PathForms::of(text).map(ComparedValue::Path)
+                }
+                (form, value) => form.and_then(|form| form.formed(value)),
+            };
+            replaced.extend(formed.map(|formed| (position, formed)));
         }
         replaced
     }

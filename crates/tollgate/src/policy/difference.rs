@@ -163,6 +163,7 @@ pub(crate) fn differing(one: &Limit, other: &Limit) -> Vec<&'static str> {
     }
     differing_quotas(a, b, &mut fields);
     let same = [
+        ("extra_attributes", one.extra_attributes == other.extra_attributes),
         ("tier_by", a.tier_by == b.tier_by),
         ("tiers", are_same([a, b], [&a.tiers, &b.tiers])),
         ("overrides", are_same([a, b], [&a.overrides, &b.overrides])),

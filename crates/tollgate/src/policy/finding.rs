@@ -329,7 +329,8 @@ pub fn nearest<'c>(text: &str, candidates: impl IntoIterator<Item = &'c str>) ->
     };
     let begun =
         || candidates.iter().copied().find(|one| text.len() >= BEGINNING_MIN && one.starts_with(text));
-    other.or_else(near).or_else(begun)
+    let cased = candidates.iter().copied().find(|candidate| candidate.eq_ignore_ascii_case(text));
+    cased.or(other).or_else(near).or_else(begun)
 }
 
 /// Whether so many changed letters are a misspelling. Short words are near to many: `ipp` means `ip`, `id` and `zip` do not.
@@ -407,7 +408,9 @@ mod tests {
         }
         assert_eq!(nearest("dry-run", ["enforce", "shadow", "off"]), Some("shadow"));
         assert_eq!(nearest("open", ["allow", "local", "deny"]), Some("allow"));
-        for (text, expected) in [("ipaddr", Some("ip")), ("ipp", Some("ip")), ("id", None), ("zip", None)] {
+        for (text, expected) in
+            [("ipaddr", Some("ip")), ("ipp", Some("ip")), ("IP", Some("ip")), ("id", None), ("zip", None)]
+        {
             assert_eq!(nearest(text, ["path", "ip"]), expected, "{text}");
         }
     }

@@ -2,7 +2,7 @@
 //! must have, else an attribute that must be present, else none. [`super::matching`] decides whether it does match.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use smallvec::SmallVec;
 
@@ -10,9 +10,9 @@ use crate::path::{loose_path, without_format};
 use crate::policy::by::By;
 use crate::policy::condition::{Condition, Negation};
 use crate::policy::finding::Problem;
-use crate::policy::limit::{BY_MAX, Cost, Limit, Mode, QuotaIndex, TIER_BY_MAX};
+use crate::policy::limit::{BY_MAX, Cost, ExtraAttributes, Limit, Mode, QuotaIndex, TIER_BY_MAX};
 use crate::policy::text::{Digits, TextMap, as_text};
-use crate::request::{Descriptor, Spelling};
+use crate::request::{Descriptor, PATH, Spelling};
 
 /// The id of the name of an attribute.
 pub(crate) type NameId = u16;
@@ -21,9 +21,6 @@ pub(crate) type NameId = u16;
 const TABLED: usize = 64;
 /// The position of an absent attribute.
 const ABSENT: u8 = u8::MAX;
-/// The attribute whose values may have a loose form.
-const PATH: &str = "path";
-
 /// The attributes of a request that the policy mentions, with their positions in the request.
 pub(crate) struct MentionedAttributes {
     list: SmallVec<[(NameId, u8); 16]>,
@@ -31,6 +28,11 @@ pub(crate) struct MentionedAttributes {
 }
 
 impl MentionedAttributes {
+    /// Whether the names of a request with this many attributes are all in a sorted list.
+    pub(crate) fn are_all_in(&self, names: &[NameId], count: usize) -> bool {
+        self.list.len() == count && self.list.iter().all(|(name, _)| names.binary_search(name).is_ok())
+    }
+
     /// The position in the request of the attribute with this name.
     #[inline]
     pub(crate) fn position(&self, name: NameId) -> Option<u8> {
@@ -71,7 +73,8 @@ impl SingleLimit {
     fn of(limits: &[Limit], plans: &[LimitPlan]) -> Option<Self> {
         let ([limit], [plan]) = (limits, plans) else { return None };
         let ([by], []) = (limit.by.as_slice(), limit.when.as_slice()) else { return None };
-        if !by.is_plain() || limit.block_for.is_some() || limit.failures.is_some() {
+        let is_plain = by.is_plain() && limit.extra_attributes == ExtraAttributes::Any;
+        if !is_plain || limit.block_for.is_some() || limit.failures.is_some() {
             return None;
         }
         let units = match limit.cost {
@@ -153,6 +156,8 @@ pub(crate) struct LimitPlan {
     pub(crate) checks: Vec<Check>,
     pub(crate) tier_by: SmallVec<[NameId; TIER_BY_MAX]>,
     pub(crate) cost: Option<NameId>,
+    /// The names that a request may have, sorted, if it may have no others.
+    pub(crate) only: Option<Box<[NameId]>>,
     /// The quota of a limit that has only one.
     pub(crate) quota: Option<QuotaIndex>,
 }
@@ -186,6 +191,14 @@ impl LimitIndex {
 
     pub(crate) fn plan_of(&self, limit: u32) -> Option<&LimitPlan> {
         self.plans.get(limit as usize)
+    }
+
+    /// The name that differs from this one, which is none itself, in case alone.
+    pub(crate) fn in_other_case(&self, name: &str) -> Option<&str> {
+        if self.names.contains_key(name) {
+            return None;
+        }
+        self.names.keys().map(|known| &**known).find(|known| known.eq_ignore_ascii_case(name))
     }
 
     pub(crate) const fn single(&self) -> Option<&SingleLimit> {
@@ -270,6 +283,10 @@ impl LimitIndex {
         }
         if let Cost::Attribute(name) = &limit.cost {
             plan.cost = Some(self.name(name)?);
+        }
+        if limit.extra_attributes == ExtraAttributes::None {
+            let names = limit.attributes().map(|name| self.name(name));
+            plan.only = Some(names.collect::<Result<BTreeSet<_>, _>>()?.into_iter().collect());
         }
         Ok(plan)
     }

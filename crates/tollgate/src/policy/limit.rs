@@ -78,6 +78,16 @@ pub enum Consistency {
     Auto,
 }
 
+/// Whether a limit applies to requests with attributes that it does not name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ExtraAttributes {
+    /// It does.
+    #[default]
+    Any,
+    /// It does not: every attribute of the request is one that the limit names.
+    None,
+}
+
 /// The cost of a request.
 #[derive(Debug)]
 pub enum Cost {
@@ -328,6 +338,7 @@ pub struct Limit {
     pub(crate) name: String,
     pub(crate) when: Vec<Condition>,
     pub(crate) by: Vec<By>,
+    pub(crate) extra_attributes: ExtraAttributes,
     pub(crate) quotas: Quotas,
     pub(crate) cost: Cost,
     pub(crate) mode: Mode,
@@ -346,6 +357,7 @@ impl Limit {
             name,
             when: Vec::new(),
             by,
+            extra_attributes: ExtraAttributes::Any,
             quotas,
             cost: Cost::Asked,
             mode: Mode::Enforce,
@@ -368,6 +380,18 @@ impl Limit {
     #[must_use]
     pub fn when(&self) -> &[Condition] {
         &self.when
+    }
+
+    /// Whether it applies to requests with attributes that it does not name.
+    #[must_use]
+    pub const fn extra_attributes(&self) -> ExtraAttributes {
+        self.extra_attributes
+    }
+
+    /// The attributes for which it does not apply to a request, because it does not name them.
+    pub(crate) fn unnamed<'r>(&self, request: &'r Descriptor<'_>) -> impl Iterator<Item = &'r str> {
+        let given = request.attributes().iter().map(|given| given.name);
+        given.filter(|name| self.extra_attributes == ExtraAttributes::None && !self.mentions_name(name))
     }
 
     /// How the cost of a request is computed.

@@ -201,7 +201,8 @@ impl<'a> MatchRequest<'_, 'a> {
             *slot = self.known.position(name)?;
         }
         let holds = |check: &Check| self.holds(&limit.when[check.condition], check);
-        plan.checks.iter().all(holds).then_some(by)
+        let is_only = |names: &[_]| self.known.are_all_in(names, self.request.attributes().len());
+        (plan.only.as_deref().is_none_or(is_only) && plan.checks.iter().all(holds)).then_some(by)
     }
 
     fn holds(&self, condition: &Condition, check: &Check) -> bool {

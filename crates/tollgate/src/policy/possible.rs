@@ -55,7 +55,8 @@ impl Limit {
         for (slot, counted) in by.iter_mut().zip(&self.by) {
             *slot = u8::try_from(position(request, counted.name())?).ok()?;
         }
-        self.when.iter().all(|condition| condition.may_hold(request)).then_some(by)
+        let may_hold = self.when.iter().all(|condition| condition.may_hold(request));
+        (may_hold && self.unnamed(request).next().is_none()).then_some(by)
     }
 
     /// Why it counts no request with these attributes; an empty list if it may count one.
@@ -65,7 +66,7 @@ impl Limit {
         let is_final = |reason: &Unmet| match reason {
             Unmet::Missing { attribute } => is_by(attribute),
             Unmet::False { .. } => !self.when.iter().all(|condition| condition.may_hold(request)),
-            Unmet::Off | Unmet::Differs { .. } | Unmet::Excluded { .. } => true,
+            Unmet::Off | Unmet::Differs { .. } | Unmet::Excluded { .. } | Unmet::Extra { .. } => true,
         };
         self.unmet(request).into_iter().filter(is_final).collect()
     }

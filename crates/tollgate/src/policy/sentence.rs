@@ -1,5 +1,6 @@
 //! The meaning of a limit in a sentence that its author can check.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use crate::address::{Network, Prefixes};
@@ -11,7 +12,8 @@ use crate::policy::by::By;
 use crate::policy::condition::{Choices, Condition, Negation};
 use crate::policy::glob::Glob;
 use crate::policy::limit::{
-    ANY, Consistency, Cost, DefaultQuota, Grant, Limit, Mode, QuotaIndex, TIER_SEPARATOR, stricter,
+    ANY, Consistency, Cost, DefaultQuota, ExtraAttributes, Grant, Limit, Mode, QuotaIndex, TIER_SEPARATOR,
+    stricter,
 };
 use crate::policy::on_store_failure::Stages;
 use crate::policy::text::TextMap;
@@ -44,12 +46,13 @@ impl Limit {
 
     fn sentence_with(&self, keys: Keys) -> String {
         let mut text = format!("{}: ", self.name);
-        if !self.when.is_empty() {
+        let only = (self.extra_attributes == ExtraAttributes::None).then(|| self.only_named());
+        if !self.when.is_empty() || only.is_some() {
             let condition = |of: &Condition| match self.key_attribute(of).filter(|_| keys == Keys::Hidden) {
                 Some(name) => format!("{name} meets a condition"),
                 None => condition(of),
             };
-            let conditions: Vec<String> = self.when.iter().map(condition).collect();
+            let conditions: Vec<String> = self.when.iter().map(condition).chain(only).collect();
             let _ = write!(text, "when {}, ", conditions.join(" and "));
         }
         match self.quotas.only().map(|only| self.grant(only)) {
@@ -75,6 +78,16 @@ impl Limit {
         text.push_str(&self.failure_clause());
         text.push_str(&self.mode_clause());
         text
+    }
+
+    /// The condition that a request has no other attributes.
+    fn only_named(&self) -> String {
+        let names: BTreeSet<&str> = self.attributes().collect();
+        if names.is_empty() {
+            return "the request has no attributes".to_owned();
+        }
+        let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
+        format!("the request has only {}", listed(&names, "and"))
     }
 
     /// The rate that one of its quotas allows, in words that follow "may".

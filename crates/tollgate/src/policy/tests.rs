@@ -6,6 +6,7 @@ mod conditions;
 mod differences;
 mod documents;
 mod example;
+mod extra_attributes;
 mod many;
 mod matching;
 mod never;

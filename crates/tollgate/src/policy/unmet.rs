@@ -4,7 +4,7 @@
 use crate::policy::condition::{Condition, Negation};
 use crate::policy::expression::Expression;
 use crate::policy::limit::{
-    Chosen, Cost, Limit, Mode, QuotaIndex, Role, TIER_BY_MAX, TIER_SEPARATOR, stricter,
+    Chosen, Cost, ExtraAttributes, Limit, Mode, QuotaIndex, Role, TIER_BY_MAX, TIER_SEPARATOR, stricter,
 };
 use crate::request::Descriptor;
 
@@ -38,6 +38,11 @@ pub enum Unmet {
         given: String,
         /// The first few values and patterns that the condition excludes.
         excluded: Vec<String>,
+    },
+    /// The request has attributes that the limit does not name, and it applies only without any.
+    Extra {
+        /// Which ones.
+        attributes: Vec<String>,
     },
     /// An expression is not true.
     False {
@@ -106,6 +111,10 @@ impl Limit {
                 }
             }
         }
+        let attributes: Vec<String> = self.unnamed(request).map(str::to_owned).collect();
+        if !attributes.is_empty() {
+            unmet.push(Unmet::Extra { attributes });
+        }
         unmet
     }
 
@@ -113,16 +122,20 @@ impl Limit {
     #[must_use]
     pub fn mentions(&self, request: &Descriptor<'_>) -> bool {
         let asks_for_none = self.by.is_empty() && self.when.is_empty();
-        asks_for_none || request.attributes().iter().any(|given| self.uses(given.name))
+        asks_for_none || request.attributes().iter().any(|given| self.mentions_name(given.name))
     }
 
     /// Whether what it does depends on an attribute of this name.
     #[must_use]
     pub fn uses(&self, attribute: &str) -> bool {
+        self.extra_attributes == ExtraAttributes::None || self.mentions_name(attribute)
+    }
+
+    pub(crate) fn mentions_name(&self, attribute: &str) -> bool {
         self.attributes().any(|name| name == attribute)
     }
 
-    /// The attributes that what it does depends on. One may come more than once.
+    /// The attributes that it names, which what it does depends on. One may come more than once.
     pub fn attributes(&self) -> impl Iterator<Item = &str> {
         let (named, computed) = match &self.cost {
             Cost::Asked | Cost::Units(_) => (None, None),

@@ -13,7 +13,7 @@ use std::path::Path;
 use stable::run;
 
 /// Pieces that the formats are made of, so that mutations say something.
-const POLICY_WORDS: [&str; 38] = [
+const POLICY_WORDS: [&str; 39] = [
     "limits:",
     "- name: ",
     "rate: ",
@@ -33,6 +33,7 @@ const POLICY_WORDS: [&str; 38] = [
     "cost: ",
     "mode: shadow",
     "enforce_percent: ",
+    "extra_attributes: none",
     "align: calendar",
     "timezone: ",
     "precision: ",

@@ -306,9 +306,15 @@ fn a_block_in_capitals_holds_for_every_case() {
         request.push_spelled("path", path, Spelling::LoosePath(&loose)).unwrap();
         assert_eq!(policy.matches(&request).unwrap().len(), 1, "{path}");
         assert!(pollster::block_on(engine.check(&request, T0)).block().is_some(), "{path}");
+        // A path that no protocol has spelled is compared alike.
+        let plain = of(&[("k", "x"), ("path", path)]);
+        assert!(pollster::block_on(engine.check(&plain, T0)).block().is_some(), "{path}");
     }
-    let exactly =
-        |path| pollster::block_on(engine.check(&of(&[("k", "x"), ("path", path)]), T0)).block().is_some();
+    let exactly = |path| {
+        let mut request = of(&[("k", "x")]);
+        request.push_spelled("path", path, Spelling::AsIs(path)).unwrap();
+        pollster::block_on(engine.check(&request, T0)).block().is_some()
+    };
     assert!(exactly("/Login") && !exactly("/login"), "where paths are compared exactly, so are blocks");
 }
 

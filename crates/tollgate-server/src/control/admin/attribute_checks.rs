@@ -93,7 +93,7 @@ pub(super) fn digests(
 /// Whether a limit reads an attribute, or requests are known to have it.
 fn is_known(service: &Service, name: &str) -> bool {
     let policy = service.engine.policy();
-    policy.uses(name)
+    policy.names(name)
         || policy.declares(name)
         || throttle::ATTRIBUTES.contains(&name)
         || BUILT_IN.contains(&name)

@@ -566,9 +566,8 @@ impl fmt::Display for Unmet {
             Unmet::Missing { attribute } => write!(f, "the request has no {attribute}"),
             Unmet::Differs { attribute, given, accepted } => {
                 write!(f, "{attribute} is {given:?}, and it applies to {}", accepted.join(", "))?;
-                let is_get = |method: &String| method == GET;
-                if attribute == "method" && accepted.iter().any(is_get) && !accepted.iter().any(|m| m == HEAD)
-                {
+                let has = |wanted: &str| accepted.iter().any(|method| method == wanted);
+                if attribute == "method" && has(GET) && !has(HEAD) {
                     f.write_str(" and HEAD")?;
                 }
                 f.write_str(" only")
@@ -576,6 +575,7 @@ impl fmt::Display for Unmet {
             Unmet::Excluded { attribute, given, excluded } => {
                 write!(f, "{attribute} is {given:?}, and it applies to all but {}", excluded.join(", "))
             }
+            Unmet::Extra { attributes } => write!(f, "the request also has {}", attributes.join(" and ")),
             Unmet::False { expression } => write!(f, "{expression} is not true"),
         }
     }

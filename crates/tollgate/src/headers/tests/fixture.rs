@@ -107,6 +107,7 @@ impl Case {
             name: self.name.clone(),
             when: when.into_iter().collect(),
             by: self.by.iter().map(|&name| By::named(name)).collect(),
+            extra_attributes: crate::policy::ExtraAttributes::Any,
             quotas,
             cost: Cost::Asked,
             mode: Mode::Enforce,

@@ -172,6 +172,21 @@ fn text_is_sent_to_those_who_read_no_json() {
     );
 }
 
+/// The story: a limit of `3/s burst 6` was explained as "6 per 2 s", which its policy does not say.
+#[test]
+fn a_burst_is_explained_as_the_policy_has_it() {
+    for (rate, expected) in [
+        ("3/s burst 6", "a: 3 per second, burst 6"),
+        ("100/min burst 1", "a: 100 per 60 s, burst 1"),
+        ("100/min", "a: 100 per 60 s"),
+        ("2/s", "a: 2 per 1 s"),
+    ] {
+        let case = Case::new("a", bucket(rate.parse().unwrap())).left(0, secs(1), secs(1)).denied(secs(1));
+        let text = answer(&[case], &[]).body.unwrap().text;
+        assert!(text.contains(&format!("\"detail\":\"{expected}\"")), "{rate}: {text}");
+    }
+}
+
 #[test]
 fn json_is_sent_wherever_a_range_covers_it() {
     for accept in [

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use crate::algorithm::calendar::{Calendar, CalendarUnit};
-use crate::policy::compile::limit::{CONSISTENCIES, FIELDS as LIMIT_FIELDS};
+use crate::policy::compile::limit::{CONSISTENCIES, EXTRA_ATTRIBUTES, FIELDS as LIMIT_FIELDS};
 use crate::policy::compile::{lease, on_store_failure, quota};
 use crate::policy::document::{Entry, Node, Tree};
 use crate::policy::fields::Fields;
@@ -12,7 +12,8 @@ use crate::policy::finding::{Problem, Report, nearest, quoted};
 use crate::policy::limit::{Consistency, Mode};
 
 /// Fields that make sense for every limit.
-const FIELDS: [&str; 10] = [
+const FIELDS: [&str; 11] = [
+    "extra_attributes",
     "algorithm",
     "align",
     "timezone",
@@ -65,6 +66,9 @@ fn check(fields: &Fields<'_>, field: &str, report: &mut Report) {
         "mode" => {
             fields.choice("mode", &Mode::NAMED, report);
         }
+        "extra_attributes" => {
+            fields.choice("extra_attributes", &EXTRA_ATTRIBUTES, report);
+        }
         "consistency" => {
             fields.choice("consistency", &CONSISTENCIES, report);
         }
@@ -110,14 +114,14 @@ impl Defaults {
         let consistency = effective("consistency").unwrap_or_default();
         let suits = |field: &str| match field {
             // Nothing is counted, so no store and no algorithm is asked.
-            field if is_uncounted(own) => field == "mode",
+            field if is_uncounted(own) => matches!(field, "mode" | "extra_attributes"),
             "algorithm" => !is_concurrent,
             "timezone" => align == Some("calendar") && quota::has_field(&algorithm, field),
             "consistency" => consistency != "leased" || quota::may_be_leased(&algorithm, align),
             "lease" => {
                 matches!(consistency.as_str(), "leased" | "auto") && quota::may_be_leased(&algorithm, align)
             }
-            "mode" | "on_store_failure" => true,
+            "extra_attributes" | "mode" | "on_store_failure" => true,
             field => quota::has_field(&algorithm, field),
         };
         let added = self.entries.iter().filter(|entry| !has(&entry.key) && suits(&entry.key));

@@ -9,7 +9,7 @@ use crate::policy::expression::Expression;
 use crate::policy::failures::Failures;
 use crate::policy::fields::{self, Fields};
 use crate::policy::finding::{Position, Problem, Report, quoted};
-use crate::policy::limit::{Consistency, Cost, Limit, Mode, QuotaIndex, Quotas};
+use crate::policy::limit::{Consistency, Cost, ExtraAttributes, Limit, Mode, QuotaIndex, Quotas};
 use crate::policy::pattern::NO_ADDRESS;
 use crate::policy::positions::LimitPositions;
 use crate::policy::text::TextMap;
@@ -18,10 +18,11 @@ use crate::quota::Quota;
 use crate::rate_text;
 
 /// The fields of a limit.
-pub(crate) const FIELDS: [&str; 26] = [
+pub(crate) const FIELDS: [&str; 27] = [
     "name",
     "when",
     "by",
+    "extra_attributes",
     "rate",
     "burst",
     "algorithm",
@@ -52,6 +53,9 @@ const COUNTS: [(&str, bool); 2] = [("all", false), ("failures", true)];
 
 pub(super) const CONSISTENCIES: [(&str, Consistency); 3] =
     [("exact", Consistency::Exact), ("leased", Consistency::Leased), ("auto", Consistency::Auto)];
+
+pub(super) const EXTRA_ATTRIBUTES: [(&str, ExtraAttributes); 2] =
+    [("any", ExtraAttributes::Any), ("none", ExtraAttributes::None)];
 
 /// The name of a limit for its findings, read before everything else.
 pub(super) fn name_of(node: &Node) -> Option<&str> {
@@ -87,6 +91,7 @@ pub(super) fn read(
         name: name.to_owned(),
         when,
         by,
+        extra_attributes: fields.choice("extra_attributes", &EXTRA_ATTRIBUTES, report).unwrap_or_default(),
         mode: fields.choice("mode", &Mode::NAMED, report).unwrap_or_default(),
         enforce_percent: u8::try_from(percent).unwrap_or(100),
         on_store_failure: on_store_failure::read(fields, report).unwrap_or_default(),

@@ -269,10 +269,10 @@ limits:
     for (defaults, said) in [
         (
             "rate: 1/s",
-            "1:12: defaults.rate: is each limit's own, and has no default; accepted: algorithm, align",
+            "1:12: defaults.rate: is each limit's own, and has no default; accepted: extra_attributes, algorithm, align",
         ),
         ("modes: shadow", "defaults.modes: unknown field; did you mean mode?"),
-        ("modus: shadow", "defaults.modus: unknown field; accepted: algorithm, align"),
+        ("modus: shadow", "defaults.modus: unknown field; accepted: extra_attributes, algorithm, align"),
         ("mode: on", "defaults.mode: on is unknown; did you mean enforce? accepted: enforce, shadow, off"),
         ("algorithm: leaky", "defaults.algorithm: leaky is unknown"),
         (

@@ -22,10 +22,11 @@ const FILES: [(&str, &str, &str); 5] = [
 ];
 
 /// For each field of a limit, two limits that differ in it alone.
-const LIMITS: [(&str, &str, &str); 26] = [
+const LIMITS: [(&str, &str, &str); 27] = [
     ("name", "name: a, rate: 1/s", "name: b, rate: 1/s"),
     ("when", "name: a, rate: 1/s, when: {p: x}", "name: a, rate: 1/s, when: {p: y}"),
     ("by", "name: a, rate: 1/s, by: [t]", "name: a, rate: 1/s, by: [u]"),
+    ("extra_attributes", "name: a, rate: 1/s", "name: a, rate: 1/s, extra_attributes: none"),
     ("rate", "name: a, rate: 1/s", "name: a, rate: deny"),
     ("burst", "name: a, rate: 1/s", "name: a, rate: 1/s, burst: 5"),
     ("algorithm", "name: a, rate: 1/s", "name: a, rate: 1/s, algorithm: gcra"),

@@ -108,9 +108,66 @@ fn other_spellings_hold_too() {
     ] {
         assert_eq!(spelled(&policy, path), met, "{path}");
     }
-    // Without another spelling a value is itself.
+    // A path that comes with itself as its other spelling is itself.
     for (path, met) in [("/login", &["login"][..]), ("/LOGIN", &[]), ("/admin", &[]), ("/v1/a", &[])] {
-        assert_eq!(names(&policy, &request(&[("path", text(path))])), met, "{path}");
+        let mut request = CheckRequest::new();
+        request.push_spelled("path", path, Spelling::AsIs(path)).unwrap();
+        assert_eq!(names(&policy, &request), met, "{path}");
+    }
+}
+
+/// Regression: `/LOGIN`, sent by Envoy or to `/v1/check`, passed a limit on `/login` that the gateway applied. A path that
+/// no protocol has spelled is compared by its loose form, in a table, in CEL, for tiers and overrides; and a spelling that
+/// the gateway refuses is compared as each server might read it.
+#[test]
+fn paths_are_compared_loosely_on_every_protocol() {
+    let policy = policy(
+        "limits:
+- {name: login, rate: 1/s, when: {path: /login}}
+- {name: large, rate: 1/s, when: {path: /Admin/}}
+- {name: below, rate: 1/s, when: {path: /v1/*}}
+- {name: cel, rate: 1/s, when: \"path == '/cel'\"}
+- {name: but, rate: 1/s, when: {path: {not: [/login, /admin, /cel, /v1*, /health]}}}
+",
+    );
+    let met = |path: &str| names(&policy, &request(&[("path", text(path))]));
+    for path in [
+        "/login",
+        "/LOGIN",
+        "/login/",
+        "/login?next=/x",
+        "/LOGIN?x",
+        "//login",
+        "/a/../login",
+        "/%6Cogin",
+        "/login;jsessionid=1",
+        "/login.json",
+        "/login%20",
+        "/(S(x))/login",
+        "/log%C4%B1n",
+        "/x/..;/login",
+        "/x/..;a=b/LOGIN?y",
+        "/.;/login",
+        "/a%2f..%2flogin",
+        "/a\\..\\login",
+        "/%5clogin",
+    ] {
+        assert!(met(path).contains(&"login"), "{path}: {:?}", met(path));
+    }
+    for path in ["/logins", "/login/x", "/x/login", "/log", "login", "LOGIN", "*", ""] {
+        assert!(!met(path).contains(&"login"), "{path}");
+    }
+    assert_eq!((met("/ADMIN")[0], met("/V1")[0], met("/Cel.json")[0]), ("large", "below", "cel"));
+    // The loose form never exempts.
+    assert_eq!((met("/health"), met("/HEALTH")), (vec![], vec!["but"]));
+}
+
+/// A policy that declares paths as texts compares them as they stand.
+#[test]
+fn declared_texts_are_compared_as_they_stand() {
+    let policy = policy("{attributes: [{path: text}], limits: [{name: a, rate: 1/s, when: {path: /login}}]}");
+    for (path, is_met) in [("/login", true), ("/LOGIN", false), ("//login", false), ("/login?x", false)] {
+        assert_eq!(!names(&policy, &request(&[("path", text(path))])).is_empty(), is_met, "{path}");
     }
 }
 

@@ -70,8 +70,7 @@ fn answer(
     console: &mut Console,
 ) -> Result<u8, String> {
     let suggestion = frontier.suggest(arguments.headroom);
-    let is_suggested = |suggestion: &&Suggestion| suggestion.doubts.is_empty() || arguments.anyway;
-    let policy = match suggestion.as_ref().filter(is_suggested) {
+    let policy = match suggestion.as_ref().filter(|suggestion| is_suggested(suggestion, arguments)) {
         Some(suggestion) => Some(policy::text(frontier, suggestion, arguments)?),
         None => None,
     };
@@ -108,12 +107,17 @@ fn answer(
     Ok(if policy.is_some() { SUCCESS } else { FAILURE })
 }
 
+/// Whether a limit is suggested, for all doubts about it.
+fn is_suggested(suggestion: &Suggestion, arguments: &SuggestArguments) -> bool {
+    suggestion.doubts.is_empty() || arguments.anyway
+}
+
 /// The limit through which the log is replayed.
 struct ShownLimit {
     suggestion: Suggestion,
     /// Its policy.
     text: String,
-    /// What the page calls it.
+    /// Its name in the line that announces the page.
     name: &'static str,
 }
 

@@ -306,7 +306,7 @@ impl<D: Describe> Replay<D> {
         let is_estimated = sheet.stamps == Stamps::WholeSeconds || sheet.is_displaced;
         let against = against.map(|(run, comparison)| {
             let found = comparison.report(name_in(main.policy()), name_in(run.policy()));
-            if is_estimated { found.as_estimate() } else { found }
+            if is_estimated { found.into_estimate() } else { found }
         });
         Report {
             input,

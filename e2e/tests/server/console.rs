@@ -237,7 +237,7 @@ fn a_silent_node_delays_nothing() {
     let advertised = format!("http://{}", silent.local_addr().unwrap());
     let (one, two) = (on(&redis.url(), POLICY), on(&redis.url(), POLICY));
     let three = on_with(&redis.url(), POLICY, &["--advertise-admin", &advertised]);
-    [&one, &two, &three].map(|server| server.joined());
+    [&one, &two, &three].into_iter().for_each(|server| server.joined());
     let browser = logged_in(&one, TOKEN, Scripts::On);
     browser.shows("#strip", "sums over 2 of 3; without ");
     browser.shows("#nodes", "missing: it does not answer within a second");

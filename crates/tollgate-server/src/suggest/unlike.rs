@@ -41,6 +41,7 @@ pub(super) fn choices(
     arguments: &SuggestArguments,
 ) -> Vec<String> {
     match suggestion.filter(|suggestion| suggestion.made_for == MadeFor::Others) {
+        Some(suggestion) if !super::is_suggested(suggestion, arguments) => Vec::new(),
         Some(suggestion) => {
             let mut lines = vec![String::new()];
             lines.extend(noticed(&limit_text(suggestion, arguments.period), replayed));

@@ -246,6 +246,18 @@ fn a_few_keys_unlike_the_others_do_not_decide_the_limit() {
     assert!(piped.contains("give the log as a file") && piped.contains("rate: 2/min"), "{piped}");
 }
 
+/// A limit that is not suggested has no counts of denials, and `--anyway` has them.
+#[test]
+fn a_refused_limit_is_not_replayed() {
+    let folder = folder(&with_two_abusers(60));
+    let (status, report, errors) = suggested(&folder, &[]);
+    assert_eq!(status, Some(1), "{report}");
+    assert!(errors.contains("60 keys are too few") && !report.contains("Who would notice"), "{errors}{report}");
+    let (status, report, _) = suggested(&folder, &["--anyway"]);
+    assert_eq!(status, Some(0), "{report}");
+    assert!(report.contains("Who would notice 2/min, burst 2: 2 of 60 keys"), "{report}");
+}
+
 /// A share that is wanted is kept, whatever the few keys need; they are named beside it.
 #[test]
 fn a_wanted_share_is_kept() {

@@ -169,7 +169,7 @@ impl ComparisonSheet {
 
 impl Comparison {
     /// The same of a log that allows only an estimate. The sentence says so itself, since it is often all that is read.
-    pub(super) fn as_estimate(self) -> Self {
+    pub(super) fn into_estimate(self) -> Self {
         let sentence = self.sentence.replacen("This change", "An estimate: this change", 1);
         Self { is_estimated: true, sentence, ..self }
     }

@@ -146,7 +146,7 @@ impl Frontier {
         }
     }
 
-    /// The same, made for these keys.
+    /// The limit that is made for these keys, chosen in this way.
     #[must_use]
     pub fn suggest_for(&self, made_for: MadeFor, headroom: u64) -> Option<Suggestion> {
         let burst = |point: &FrontierPoint| match made_for {

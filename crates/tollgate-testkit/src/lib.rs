@@ -40,6 +40,8 @@ pub mod example;
 #[cfg(feature = "server")]
 pub mod proxy;
 #[cfg(feature = "server")]
+pub mod api_server;
+#[cfg(feature = "server")]
 pub mod gateway_upstream;
 #[cfg(feature = "server")]
 pub mod identity;

@@ -39,6 +39,7 @@ mod nginx;
 mod openapi;
 mod operations;
 mod outbound_fleet;
+mod outbound_limits;
 mod outbound_sdks;
 mod prometheus;
 mod redis_guide;

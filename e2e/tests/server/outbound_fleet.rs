@@ -19,7 +19,7 @@ const POLICY: &str =
 const PACE: u32 = 20;
 
 /// A server with an outbound proxy on a store.
-struct Proxy {
+pub(crate) struct Proxy {
     _server: Server,
     address: String,
 }
@@ -30,11 +30,13 @@ impl Proxy {
     }
 
     fn with(policy: &str, store: &str, folder: &Folder, upstream: &Upstream) -> Self {
+        Self::before(&format!("url: 'http://{}/give'", upstream.address), policy, store, folder)
+    }
+
+    /// Before the provider `api` with these fields in the config, and this policy.
+    pub(crate) fn before(provider: &str, policy: &str, store: &str, folder: &Folder) -> Self {
         let policy = folder.write("policy.yaml", policy).display().to_string();
-        let config = format!(
-            "outbound: {{providers: {{api: {{url: 'http://{}/give', policy: {policy}}}}}}}",
-            upstream.address
-        );
+        let config = format!("outbound: {{providers: {{api: {{{provider}, policy: {policy}}}}}}}");
         let config = folder.write("config.yaml", &config).display().to_string();
         let arguments = ["serve", "--http", "127.0.0.1:0", "--outbound", "127.0.0.1:0", "--config", &config];
         let store = ["--policy", "-", "--store", store, "--store-deadline", "50ms"];
@@ -56,10 +58,14 @@ impl Proxy {
 
     /// A call that may not wait.
     fn call(&self, status: u16, key: &str, fields: &str) -> Response {
+        self.get(&format!("/api/{status}"), key, &format!("Tollgate-Max-Wait: 0s\r\n{fields}"))
+    }
+
+    pub(crate) fn get(&self, path: &str, key: &str, fields: &str) -> Response {
         let mut stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(80))).unwrap();
         let head = format!(
-            "GET /api/{status} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {key}\r\nTollgate-Max-Wait: 0s\r\n{fields}\r\n",
+            "GET {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {key}\r\n{fields}\r\n",
             self.address
         );
         stream.write_all(head.as_bytes()).unwrap();

@@ -250,7 +250,8 @@ impl Learned {
         }
         // Without a limit the probe finds out.
         let Some(limit) = window.limit else { return Departure::Now };
-        let counts = |call: &&CountedCall| call.is_open || call.at >= start;
+        // Without numbers of its own, a call that left before the reset may have been counted after it.
+        let counts = |call: &&CountedCall| call.is_open || call.ended_at.is_some_and(|at| at >= start);
         let costs = self.sent.values().filter(counts).map(|call| call.costs.in_window(name, window.unit));
         let spent = costs.fold(0, u64::saturating_add);
         if spent == 0 || limit.saturating_sub(spent) >= cost {

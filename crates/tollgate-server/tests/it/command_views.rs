@@ -236,10 +236,7 @@ descriptors:
     let output = run(&["policy", "convert", "-"], envoy.as_bytes());
     let (text, problems) = (stdout(&output), stderr(&output));
     assert_eq!(output.status.code(), Some(1), "{problems}");
-    assert!(
-        text.contains("by: [user]") && text.contains("# NOT CONVERTED: a policy refuses it: "),
-        "{text}"
-    );
+    assert!(text.contains("by: [user]") && text.contains("# NOT CONVERTED: a policy refuses it: "), "{text}");
     assert!(
         problems.contains("1 rule NOT CONVERTED; what these refuse would pass:\n  api_key=k*: "),
         "{problems}"

@@ -252,7 +252,10 @@ fn a_refused_limit_is_not_replayed() {
     let folder = folder(&with_two_abusers(60));
     let (status, report, errors) = suggested(&folder, &[]);
     assert_eq!(status, Some(1), "{report}");
-    assert!(errors.contains("60 keys are too few") && !report.contains("Who would notice"), "{errors}{report}");
+    assert!(
+        errors.contains("60 keys are too few") && !report.contains("Who would notice"),
+        "{errors}{report}"
+    );
     let (status, report, _) = suggested(&folder, &["--anyway"]);
     assert_eq!(status, Some(0), "{report}");
     assert!(report.contains("Who would notice 2/min, burst 2: 2 of 60 keys"), "{report}");

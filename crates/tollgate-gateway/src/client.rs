@@ -118,8 +118,9 @@ impl UpstreamClient {
         Ok(Self(Arc::new(ClientShared { upstream, idle: timeouts.idle })))
     }
 
-    /// Sends a request, and waits for the head of its answer. Its target is a path, and `Host` names the server
-    /// ([`Target::authority`]). Fields that belong to one connection are removed, from the answer as well.
+    /// Sends a request once, and waits for the head of its answer. Its target is a path, and `Host` names the server
+    /// ([`Target::authority`]). Fields that belong to one connection are removed, from the answer as well. A server that
+    /// ends a connection without an answer may have counted the request, so only the caller sends it again.
     ///
     /// # Errors
     /// When no answer comes.
@@ -138,10 +139,7 @@ impl UpstreamClient {
         };
         let upload = Upload::new(body, None, Pace::idle(shared.idle));
         let outgoing = Outgoing { parts, upload, is_upgrade: false, client: ShareOwner::Many, held: None };
-        let mut sent = shared.upstream.send(&outgoing, IdleConnections::Allowed).await;
-        if matches!(sent, Err(UpstreamFailure::Stale)) && outgoing.upload.is_whole() {
-            sent = shared.upstream.send(&outgoing, IdleConnections::Skipped).await;
-        }
+        let sent = shared.upstream.send(&outgoing, IdleConnections::Allowed).await;
         let (mut response, slots) = sent.map_err(|failure| ClientFailure::of(&failure))?;
         outgoing.upload.answered();
         *response.version_mut() = Version::HTTP_11;

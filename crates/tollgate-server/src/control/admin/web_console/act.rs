@@ -15,6 +15,7 @@ use super::sentence::{Moment, Sentences, sentences};
 use super::session::ConsoleSession;
 use crate::control::ControlPlane;
 use crate::problem::Problem;
+use crate::service::Service;
 
 /// The answer to a form.
 pub(super) struct Acted {

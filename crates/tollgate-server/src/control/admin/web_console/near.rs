@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 use tollgate::{Outcome, Ticks, Timestamp, Value};
 
-use crate::control::ControlPlane;
 use crate::identity::AttributeOrigin;
+use crate::service::Service;
 use crate::telemetry::TopKey;
 
 /// Maximum number of keys that are looked at: the most frequent ones.

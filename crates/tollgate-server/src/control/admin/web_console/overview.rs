@@ -15,6 +15,7 @@ use super::sentence::{instant, override_text};
 use crate::control::ControlPlane;
 use crate::fleet::NodeState;
 use crate::readiness::Audience;
+use crate::service::Service;
 use crate::text::counted;
 use crate::time_text::{clock_text, people};
 

@@ -15,7 +15,7 @@ use super::reply::AdminClient;
 use super::route::Verb;
 use super::token::TokenHolder;
 use super::view::{Depth, LimitFooting, LimitsView};
-use super::web_console::FormFields;
+use super::web_console::{self, FormFields};
 use super::wording::not_with_a_body;
 use super::{attribute_checks, counters, diff, fleet, overload, overrides, past_hour, reload, sharing};
 use crate::control::ControlPlane;
@@ -44,10 +44,10 @@ pub(super) async fn operate(
         }
         Verb::Fleet => AdminAnswer::json(&control.fleet.roster().await),
         Verb::Diff => diff::diff(&act, sender, request).await,
-        Verb::Numbers => control.own_numbers(),
+        Verb::Numbers => web_console::own_numbers(control),
         Verb::History => {
             let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
-            AdminAnswer::json(&control.history(fields.get("limit"))?)
+            AdminAnswer::json(&web_console::history(control, fields.get("limit"))?)
         }
         Verb::Requests => {
             let last = Query::read(request.uri().query(), &["last"])?.last()?;

@@ -23,7 +23,9 @@ mod events;
 mod respond;
 
 pub(super) use form::FormFields;
+pub(super) use others::own_numbers;
 pub(crate) use recorder::record;
+pub(super) use respond::history;
 pub(crate) use respond::respond;
 
 use std::collections::HashSet;

@@ -8,12 +8,14 @@ use super::super::route::Verb;
 use super::super::verbs::perform;
 use super::form::FormFields;
 use super::intent::{Intent, Offer, Subject};
+use super::others;
 use super::panel::{Panel, Tone};
 use super::rate_limit_header;
 use super::sentence::{Moment, Sentences, sentences};
 use super::session::ConsoleSession;
 use crate::control::ControlPlane;
 use crate::problem::Problem;
+use crate::service::Service;
 
 /// The answer to a form.
 pub(super) struct Acted {
@@ -75,90 +77,92 @@ fn document(title: &str, sentences: &Sentences, command: Option<&str>) -> Value 
     })
 }
 
-impl ControlPlane {
-    /// Does what a form says.
-    ///
-    /// # Errors
-    /// When the operator may not do it, or it cannot be done.
-    pub(super) async fn act(&self, session: &ConsoleSession, fields: &FormFields) -> Result<Acted, Problem> {
-        if let Some(sentence) = fields.get("key").and_then(rate_limit_header::sentence) {
-            let sentences = Sentences { first: sentence, tone: Tone::Plain, more: Vec::new() };
-            let title = "RateLimit header".to_owned();
-            return Ok(Acted { title, sentences, command: None, panels: Vec::new() });
-        }
-        let intent = Intent::read(fields)?;
-        let (sentences, _) = self.carried_out(session, &intent).await?;
+/// Does what a form says.
+///
+/// # Errors
+/// When the operator may not do it, or it cannot be done.
+pub(super) async fn act(
+    control: &ControlPlane,
+    session: &ConsoleSession,
+    fields: &FormFields,
+) -> Result<Acted, Problem> {
+    if let Some(sentence) = fields.get("key").and_then(rate_limit_header::sentence) {
+        let sentences = Sentences { first: sentence, tone: Tone::Plain, more: Vec::new() };
+        let title = "RateLimit header".to_owned();
+        return Ok(Acted { title, sentences, command: None, panels: Vec::new() });
+    }
+    let intent = Intent::read(fields)?;
+    let (sentences, _) = carried_out(control, session, &intent).await?;
+    let (title, command) = (intent.subject.title(), Some(intent.command()));
+    Ok(Acted { title, sentences, command, panels: Vec::new() })
+}
+
+/// A key with its explanation, or a limit with its sentence; and what this operator may do about it.
+///
+/// # Errors
+/// When there is no such limit, or the key cannot be explained.
+pub(super) async fn about_subject(
+    control: &ControlPlane,
+    session: &ConsoleSession,
+    fields: &FormFields,
+) -> Result<AboutSubject, Problem> {
+    let (subject, who) = (Subject::read(fields)?, &session.who);
+    let is_key = matches!(subject, Subject::Key { .. }) && control.service.compat().is_none();
+    if is_key {
+        let intent = Intent { verb: Verb::Explain, subject, lasting: None, percent: None };
+        let (sentences, answer) = carried_out(control, session, &intent).await?;
+        let offers = intent.subject.offers(who.role, answer["blocked"].as_str());
         let (title, command) = (intent.subject.title(), Some(intent.command()));
-        Ok(Acted { title, sentences, command, panels: Vec::new() })
+        return Ok(AboutSubject { title, sentences, command, offers });
     }
-
-    /// A key with its explanation, or a limit with its sentence; and what this operator may do about it.
-    ///
-    /// # Errors
-    /// When there is no such limit, or the key cannot be explained.
-    pub(super) async fn about_subject(
-        &self,
-        session: &ConsoleSession,
-        fields: &FormFields,
-    ) -> Result<AboutSubject, Problem> {
-        let (subject, who) = (Subject::read(fields)?, &session.who);
-        let is_key = matches!(subject, Subject::Key { .. }) && self.service.compat().is_none();
-        if is_key {
-            let intent = Intent { verb: Verb::Explain, subject, lasting: None, percent: None };
-            let (sentences, answer) = self.carried_out(session, &intent).await?;
-            let offers = intent.subject.offers(who.role, answer["blocked"].as_str());
-            let (title, command) = (intent.subject.title(), Some(intent.command()));
-            return Ok(AboutSubject { title, sentences, command, offers });
-        }
-        let first = match &subject {
-            Subject::Limit(name) => self.limit_sentence(name),
-            _ => subject.title(),
-        };
-        let sentences = Sentences { first, tone: Tone::Plain, more: Vec::new() };
-        let mut offers = subject.offers(who.role, Some("perhaps"));
-        if self.service.compat().is_some() {
-            offers.retain(|offer| {
-                matches!(
-                    offer.intent.verb,
-                    Verb::Block | Verb::Unblock | Verb::Kill | Verb::Shadow | Verb::Restore
-                )
-            });
-        }
-        Ok(AboutSubject { title: subject.title(), sentences, command: None, offers })
+    let first = match &subject {
+        Subject::Limit(name) => limit_sentence(&control.service, name),
+        _ => subject.title(),
+    };
+    let sentences = Sentences { first, tone: Tone::Plain, more: Vec::new() };
+    let mut offers = subject.offers(who.role, Some("perhaps"));
+    if control.service.compat().is_some() {
+        offers.retain(|offer| {
+            matches!(
+                offer.intent.verb,
+                Verb::Block | Verb::Unblock | Verb::Kill | Verb::Shadow | Verb::Restore
+            )
+        });
     }
+    Ok(AboutSubject { title: subject.title(), sentences, command: None, offers })
+}
 
-    async fn carried_out(
-        &self,
-        session: &ConsoleSession,
-        intent: &Intent,
-    ) -> Result<(Sentences, Value), Problem> {
-        let body = intent.body().to_string();
-        let answer = match perform(self, &session.who, intent.verb, body.as_bytes()).await? {
-            AdminAnswer::Json(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
-            AdminAnswer::Lines(_) => Value::Null,
-        };
-        let moment = Moment { now: self.service.now(), wall: self.service.engine.maintenance().wall() };
-        let mut given = sentences(intent, &answer, moment);
-        if intent.verb == Verb::Explain {
-            // Nodes share the counters, but not their leases, nor what they remember of denials.
-            for (node, other) in self.explained_elsewhere(body, session.key()).await {
-                match other.map(|other| sentences(intent, &other, moment)) {
-                    Ok(other) if other.tone == given.tone => continue,
-                    Ok(other) => given.more.push(format!("{node} answers otherwise: {}", other.first)),
-                    Err(problem) => given.more.push(format!("{node} is missing: {problem}")),
-                }
-                // Good news is that of all nodes.
-                if given.tone == Tone::Good {
-                    given.tone = Tone::Warn;
-                }
+async fn carried_out(
+    control: &ControlPlane,
+    session: &ConsoleSession,
+    intent: &Intent,
+) -> Result<(Sentences, Value), Problem> {
+    let body = intent.body().to_string();
+    let answer = match perform(control, &session.who, intent.verb, body.as_bytes()).await? {
+        AdminAnswer::Json(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
+        AdminAnswer::Lines(_) => Value::Null,
+    };
+    let moment = Moment { now: control.service.now(), wall: control.service.engine.maintenance().wall() };
+    let mut given = sentences(intent, &answer, moment);
+    if intent.verb == Verb::Explain {
+        // Nodes share the counters, but not their leases, nor what they remember of denials.
+        for (node, other) in others::explained_elsewhere(control, body, session.key()).await {
+            match other.map(|other| sentences(intent, &other, moment)) {
+                Ok(other) if other.tone == given.tone => continue,
+                Ok(other) => given.more.push(format!("{node} answers otherwise: {}", other.first)),
+                Err(problem) => given.more.push(format!("{node} is missing: {problem}")),
+            }
+            // Good news is that of all nodes.
+            if given.tone == Tone::Good {
+                given.tone = Tone::Warn;
             }
         }
-        Ok((given, answer))
     }
+    Ok((given, answer))
+}
 
-    fn limit_sentence(&self, name: &str) -> String {
-        let policy = self.service.engine.policy();
-        let limit = policy.limits().iter().find(|limit| limit.name() == name);
-        limit.map_or_else(|| format!("the active policy has no limit {name}"), |limit| limit.sentence())
-    }
+fn limit_sentence(service: &Service, name: &str) -> String {
+    let policy = service.engine.policy();
+    let limit = policy.limits().iter().find(|limit| limit.name() == name);
+    limit.map_or_else(|| format!("the active policy has no limit {name}"), |limit| limit.sentence())
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::near::{Exhaustion, NearKey};
+use super::overview;
 use super::overview::RATE_SECONDS;
 use super::recorder::Recorder;
 use super::sentence::instant;
@@ -169,7 +170,7 @@ impl NodeCounts {
             let numbers = VerdictCounts { second: second[index], a_second, quarter: quarter[index] };
             (name.to_owned(), numbers)
         };
-        let names = control.limit_names();
+        let names = overview::limit_names(&control.service);
         let active = names.iter().filter_map(|name| Some((name.clone(), LimitCounts::of(recorder, name)?)));
         // What a limit denied stays shown when a reload removes it, as long as the time is shown.
         let is_gone = |known: &&str| {

@@ -36,32 +36,30 @@ struct Viewer {
     _permit: OwnedSemaphorePermit,
 }
 
-impl ControlPlane {
-    /// Starts a view of the overview.
-    ///
-    /// # Errors
-    /// When there are as many viewers as there may be.
-    pub(super) fn events(
-        &self,
-        session: Arc<ConsoleSession>,
-        asker: AdminClient,
-    ) -> Result<EventBody, Problem> {
-        let console = &self.web_console;
-        let permit = Arc::clone(&console.viewers).try_acquire_owned().map_err(|_| {
-            let detail = "as many consoles are open as may be; close one, or use `tollgate top`";
-            Problem::of_admin(AdminProblem::TooManyWatchers, detail)
-        })?;
-        let (sender, events) = mpsc::channel(EVENTS_MAX);
-        let viewer = Viewer {
-            session,
-            sessions: Arc::clone(&console.sessions),
-            clock: self.admin.clock.clone(),
-            stop: asker.stop,
-            _permit: permit,
-        };
-        tokio::spawn(pump(console.latest.subscribe(), viewer, sender));
-        Ok(EventBody::new(events, asker.answering))
-    }
+/// Starts a view of the overview.
+///
+/// # Errors
+/// When there are as many viewers as there may be.
+pub(super) fn events(
+    control: &ControlPlane,
+    session: Arc<ConsoleSession>,
+    asker: AdminClient,
+) -> Result<EventBody, Problem> {
+    let console = &control.web_console;
+    let permit = Arc::clone(&console.viewers).try_acquire_owned().map_err(|_| {
+        let detail = "as many consoles are open as may be; close one, or use `tollgate top`";
+        Problem::of_admin(AdminProblem::TooManyWatchers, detail)
+    })?;
+    let (sender, events) = mpsc::channel(EVENTS_MAX);
+    let viewer = Viewer {
+        session,
+        sessions: Arc::clone(&console.sessions),
+        clock: control.admin.clock.clone(),
+        stop: asker.stop,
+        _permit: permit,
+    };
+    tokio::spawn(pump(console.latest.subscribe(), viewer, sender));
+    Ok(EventBody::new(events, asker.answering))
 }
 
 async fn pump(mut latest: watch::Receiver<LatestEvent>, mut viewer: Viewer, events: mpsc::Sender<Bytes>) {

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 use tollgate::{Outcome, Ticks, Timestamp, Value};
 
-use crate::control::ControlPlane;
 use crate::identity::AttributeOrigin;
+use crate::service::Service;
 use crate::telemetry::TopKey;
 
 /// Maximum number of keys that are looked at: the most frequent ones.
@@ -49,43 +49,40 @@ pub(super) struct NearKeys {
     pub(super) at: Timestamp,
 }
 
-impl ControlPlane {
-    /// Looks at the most frequent keys.
-    pub(super) async fn near_keys(&self, before: &NearKeys) -> NearKeys {
-        let now = self.service.now();
-        let mut next = NearKeys { at: now, ..NearKeys::default() };
-        if self.service.compat().is_some() {
-            return next;
-        }
-        let passed = now.since(before.at);
-        let is_recent = passed <= PACE_AGE_MAX;
-        for key in self.service.meter.top(KEYS_MAX, now).into_iter().filter(|key| !key.attributes.is_empty())
-        {
-            let Some(left) = self.left_of(&key, now).await else { continue };
-            let Outcome { remaining, limit, .. } = left;
-            let name = (key.limit.clone(), key.key.clone());
-            if remaining.saturating_mul(NEAR_PART) <= limit {
-                let was = before.remaining.get(&name).filter(|_| is_recent);
-                let exhausted = was.map_or(Exhaustion::Unknown, |was| exhaustion(*was, &left, passed));
-                next.keys.push(NearKey { key, remaining, limit, exhausted });
-            }
-            next.remaining.insert(name, remaining);
-        }
-        next.keys.sort_by_key(|near| near.remaining.saturating_mul(1_000) / near.limit.max(1));
-        next
+/// Looks at the most frequent keys.
+pub(super) async fn near_keys(service: &Service, before: &NearKeys) -> NearKeys {
+    let now = service.now();
+    let mut next = NearKeys { at: now, ..NearKeys::default() };
+    if service.compat().is_some() {
+        return next;
     }
+    let passed = now.since(before.at);
+    let is_recent = passed <= PACE_AGE_MAX;
+    for key in service.meter.top(KEYS_MAX, now).into_iter().filter(|key| !key.attributes.is_empty()) {
+        let Some(left) = left_of(service, &key, now).await else { continue };
+        let Outcome { remaining, limit, .. } = left;
+        let name = (key.limit.clone(), key.key.clone());
+        if remaining.saturating_mul(NEAR_PART) <= limit {
+            let was = before.remaining.get(&name).filter(|_| is_recent);
+            let exhausted = was.map_or(Exhaustion::Unknown, |was| exhaustion(*was, &left, passed));
+            next.keys.push(NearKey { key, remaining, limit, exhausted });
+        }
+        next.remaining.insert(name, remaining);
+    }
+    next.keys.sort_by_key(|near| near.remaining.saturating_mul(1_000) / near.limit.max(1));
+    next
+}
 
-    /// The state of a key's counter.
-    async fn left_of(&self, key: &TopKey, now: Timestamp) -> Option<Outcome> {
-        let pairs = || key.attributes.iter().map(|(name, value)| (name.as_str(), Value::Text(value)));
-        let known = self.service.identity.identify(pairs(), AttributeOrigin::Trusted);
-        let request = known.request(pairs()).ok()?;
-        let explanation = self.service.engine.operator().explain(&request, now).await;
-        let limit = explanation.limits.into_iter().find(|limit| limit.name == key.limit)?;
-        // The key of a limit with conditions lacks the attributes that they are about.
-        let state = limit.state.or(limit.counter).filter(|state| state.source.has_numbers())?;
-        Some(state.outcome)
-    }
+/// The state of a key's counter.
+async fn left_of(service: &Service, key: &TopKey, now: Timestamp) -> Option<Outcome> {
+    let pairs = || key.attributes.iter().map(|(name, value)| (name.as_str(), Value::Text(value)));
+    let known = service.identity.identify(pairs(), AttributeOrigin::Trusted);
+    let request = known.request(pairs()).ok()?;
+    let explanation = service.engine.operator().explain(&request, now).await;
+    let limit = explanation.limits.into_iter().find(|limit| limit.name == key.limit)?;
+    // The key of a limit with conditions lacks the attributes that they are about.
+    let state = limit.state.or(limit.counter).filter(|state| state.source.has_numbers())?;
+    Some(state.outcome)
 }
 
 /// When nothing will be left if as much is used as in the time that passed.

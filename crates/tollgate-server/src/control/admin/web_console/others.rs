@@ -11,6 +11,7 @@ use super::super::token::Role;
 use super::counts::NodeCounts;
 use super::form::encoded;
 use super::recorder::Recorder;
+use super::respond;
 use crate::control::ControlPlane;
 use crate::fleet::{AnswerLimits, NodeKey, NodeView, PeerRequest, ask_each};
 use crate::problem::Problem;
@@ -100,123 +101,125 @@ impl Drop for Asking<'_> {
     }
 }
 
-impl ControlPlane {
-    /// The numbers of this node, for another one.
-    pub(in super::super) fn own_numbers(&self) -> Result<AdminAnswer, Problem> {
-        let mut recorder = self.web_console.recorder();
-        let numbers = recorder.as_mut().map(|recorder| {
-            recorder.asked_at = self.service.now();
-            NodeCounts::of(self, recorder)
+/// The numbers of this node, for another one.
+pub(in super::super) fn own_numbers(control: &ControlPlane) -> Result<AdminAnswer, Problem> {
+    let mut recorder = control.web_console.recorder();
+    let numbers = recorder.as_mut().map(|recorder| {
+        recorder.asked_at = control.service.now();
+        NodeCounts::of(control, recorder)
+    });
+    AdminAnswer::json(&numbers.unwrap_or_default())
+}
+
+/// Asks each of the other nodes, unless it is being asked.
+pub(super) async fn ask_others(control: &ControlPlane) {
+    let (nodes, now) = (other_nodes(control), control.service.now());
+    let keys = [Role::Viewer, Role::Admin].map(|role| control.web_console.sessions.key(role, now));
+    let nodes = if keys[0].is_some() { nodes } else { Vec::new() };
+    if let Some(recorder) = control.web_console.recorder().as_mut() {
+        recorder.others.keep(&nodes, now);
+    }
+    let [Some(viewer), admin] = keys else { return };
+    let free = nodes.iter().filter(|node| control.web_console.asking().insert(node.name.clone()));
+    let free: Vec<(&NodeView, Asking<'_>)> =
+        free.map(|node| (node, Asking { control, name: node.name.clone() })).collect();
+    let ask = |(node, asking)| ask_other(control, node, (&viewer, admin.as_ref()), asking);
+    let asked: Vec<_> = free.into_iter().map(ask).collect();
+    together(asked).await;
+}
+
+/// Asks one node for its numbers, and for its audit log if an operator may see it. Each answer is shown when it comes.
+async fn ask_other(
+    control: &ControlPlane,
+    node: &NodeView,
+    (viewer, admin): (&NodeKey, Option<&NodeKey>),
+    _asking: Asking<'_>,
+) {
+    let one = std::slice::from_ref(node);
+    if let Some((_, answer)) = answers(control, one, "/admin/v1/numbers", viewer.clone()).await.next() {
+        let numbers = answer.and_then(|numbers| {
+            serde_json::from_value(numbers).map_err(|_| "its numbers have another form".to_owned())
         });
-        AdminAnswer::json(&numbers.unwrap_or_default())
-    }
-
-    /// Asks each of the other nodes, unless it is being asked.
-    pub(super) async fn ask_others(&self) {
-        let (nodes, now) = (self.other_nodes(), self.service.now());
-        let keys = [Role::Viewer, Role::Admin].map(|role| self.web_console.sessions.key(role, now));
-        let nodes = if keys[0].is_some() { nodes } else { Vec::new() };
-        if let Some(recorder) = self.web_console.recorder().as_mut() {
-            recorder.others.keep(&nodes, now);
-        }
-        let [Some(viewer), admin] = keys else { return };
-        let free = nodes.iter().filter(|node| self.web_console.asking().insert(node.name.clone()));
-        let free: Vec<(&NodeView, Asking<'_>)> =
-            free.map(|node| (node, Asking { control: self, name: node.name.clone() })).collect();
-        let ask = |(node, asking)| self.ask_other(node, (&viewer, admin.as_ref()), asking);
-        let asked: Vec<_> = free.into_iter().map(ask).collect();
-        together(asked).await;
-    }
-
-    /// Asks one node for its numbers, and for its audit log if an operator may see it. Each answer is shown when it comes.
-    async fn ask_other(
-        &self,
-        node: &NodeView,
-        (viewer, admin): (&NodeKey, Option<&NodeKey>),
-        _asking: Asking<'_>,
-    ) {
-        let one = std::slice::from_ref(node);
-        if let Some((_, answer)) = self.answers(one, "/admin/v1/numbers", viewer.clone()).await.next() {
-            let numbers = answer.and_then(|numbers| {
-                serde_json::from_value(numbers).map_err(|_| "its numbers have another form".to_owned())
-            });
-            if let Some(recorder) = self.web_console.recorder().as_mut() {
-                recorder.others.take_numbers(node, numbers);
-            }
-        }
-        let Some(admin) = admin else { return };
-        let path = format!("/admin/v1/audit?limit={AUDIT_SHOWN}");
-        let answer = self.answers(one, &path, admin.clone()).await.next();
-        let answer = answer.and_then(|(_, answer)| answer.ok());
-        let entries = answer.and_then(|mut answer| answer["entries"].as_array_mut().map(std::mem::take));
-        if let Some(recorder) = self.web_console.recorder().as_mut() {
-            recorder.others.take_audit(node, entries.unwrap_or_default());
+        if let Some(recorder) = control.web_console.recorder().as_mut() {
+            recorder.others.take_numbers(node, numbers);
         }
     }
-
-    /// Asks the other nodes before a page is shown, if their numbers are old.
-    pub(super) async fn ask_others_if_old(&self) {
-        let at = self.web_console.recorder().as_ref().map(|recorder| recorder.others.at);
-        if at.is_some_and(|at| self.service.now().since(at) > NUMBERS_LIFETIME) {
-            self.ask_others().await;
-        }
+    let Some(admin) = admin else { return };
+    let path = format!("/admin/v1/audit?limit={AUDIT_SHOWN}");
+    let answer = answers(control, one, &path, admin.clone()).await.next();
+    let answer = answer.and_then(|(_, answer)| answer.ok());
+    let entries = answer.and_then(|mut answer| answer["entries"].as_array_mut().map(std::mem::take));
+    if let Some(recorder) = control.web_console.recorder().as_mut() {
+        recorder.others.take_audit(node, entries.unwrap_or_default());
     }
+}
 
-    /// The other nodes that the last look found.
-    fn other_nodes(&self) -> Vec<NodeView> {
-        let recorder = self.web_console.recorder();
-        let roster = recorder.as_ref().and_then(|recorder: &Recorder| recorder.roster.as_ref());
-        let nodes = roster.into_iter().flat_map(|roster| &roster.nodes);
-        nodes.filter(|node| !node.is_this).cloned().collect()
+/// Asks the other nodes before a page is shown, if their numbers are old.
+pub(super) async fn ask_others_if_old(control: &ControlPlane) {
+    let at = control.web_console.recorder().as_ref().map(|recorder| recorder.others.at);
+    if at.is_some_and(|at| control.service.now().since(at) > NUMBERS_LIFETIME) {
+        ask_others(control).await;
     }
+}
 
-    async fn answers<'n>(
-        &self,
-        nodes: &'n [NodeView],
-        path: &str,
-        key: NodeKey,
-    ) -> impl Iterator<Item = (&'n NodeView, Result<Value, String>)> + use<'n> {
-        let question = PeerRequest { method: "GET", path: path.to_owned(), body: Bytes::new(), key };
-        let answers = match ask_each(&self.fleet, nodes, &question, AnswerLimits::VIEW).await {
-            Ok(answers) => answers.into_iter().map(|answer| answer.answer).collect(),
-            Err(busy) => vec![Err(busy.detail); nodes.len()],
-        };
-        nodes.iter().zip(answers)
-    }
+/// The other nodes that the last look found.
+fn other_nodes(control: &ControlPlane) -> Vec<NodeView> {
+    let recorder = control.web_console.recorder();
+    let roster = recorder.as_ref().and_then(|recorder: &Recorder| recorder.roster.as_ref());
+    let nodes = roster.into_iter().flat_map(|roster| &roster.nodes);
+    nodes.filter(|node| !node.is_this).cloned().collect()
+}
 
-    /// The explanations of the other nodes about a request.
-    pub(super) async fn explained_elsewhere(
-        &self,
-        body: String,
-        key: &NodeKey,
-    ) -> Vec<(String, Result<Value, String>)> {
-        let (nodes, key) = (self.other_nodes(), key.clone());
-        let path = "/admin/v1/explain".to_owned();
-        let question = PeerRequest { method: "POST", path, body: body.into(), key };
-        match ask_each(&self.fleet, &nodes, &question, AnswerLimits::VIEW).await {
-            Ok(answers) => answers.into_iter().map(|answer| (answer.node.name, answer.answer)).collect(),
-            Err(busy) => nodes.into_iter().map(|node| (node.name, Err(busy.detail.clone()))).collect(),
-        }
-    }
+async fn answers<'n>(
+    control: &ControlPlane,
+    nodes: &'n [NodeView],
+    path: &str,
+    key: NodeKey,
+) -> impl Iterator<Item = (&'n NodeView, Result<Value, String>)> + use<'n> {
+    let question = PeerRequest { method: "GET", path: path.to_owned(), body: Bytes::new(), key };
+    let answers = match ask_each(&control.fleet, nodes, &question, AnswerLimits::VIEW).await {
+        Ok(answers) => answers.into_iter().map(|answer| answer.answer).collect(),
+        Err(busy) => vec![Err(busy.detail); nodes.len()],
+    };
+    nodes.iter().zip(answers)
+}
 
-    /// The history of all nodes that answer, of all decisions or of one limit.
-    pub(super) async fn fleet_history(&self, limit: Option<&str>, key: &NodeKey) -> Result<Value, Problem> {
-        let nodes = self.other_nodes();
-        let query = limit.map_or_else(String::new, |limit| format!("?{}", encoded(&[("limit", limit)])));
-        let own = self.history(limit);
-        if nodes.is_empty() {
-            return own;
-        }
-        let mut sum: Option<Value> = own.as_ref().ok().cloned();
-        for (_, answer) in self.answers(&nodes, &format!("/admin/v1/history{query}"), key.clone()).await {
-            // A node without decisions of this limit has no history of it. The panel of nodes names those that do not
-            // answer.
-            let Ok(history) = answer else { continue };
-            let sum = sum.get_or_insert_with(|| serde_json::json!({ "seconds": {}, "minutes": {} }));
-            add_history(sum, &history);
-        }
-        sum.map_or(own, Ok)
+/// The explanations of the other nodes about a request.
+pub(super) async fn explained_elsewhere(
+    control: &ControlPlane,
+    body: String,
+    key: &NodeKey,
+) -> Vec<(String, Result<Value, String>)> {
+    let (nodes, key) = (other_nodes(control), key.clone());
+    let path = "/admin/v1/explain".to_owned();
+    let question = PeerRequest { method: "POST", path, body: body.into(), key };
+    match ask_each(&control.fleet, &nodes, &question, AnswerLimits::VIEW).await {
+        Ok(answers) => answers.into_iter().map(|answer| (answer.node.name, answer.answer)).collect(),
+        Err(busy) => nodes.into_iter().map(|node| (node.name, Err(busy.detail.clone()))).collect(),
     }
+}
+
+/// The history of all nodes that answer, of all decisions or of one limit.
+pub(super) async fn fleet_history(
+    control: &ControlPlane,
+    limit: Option<&str>,
+    key: &NodeKey,
+) -> Result<Value, Problem> {
+    let nodes = other_nodes(control);
+    let query = limit.map_or_else(String::new, |limit| format!("?{}", encoded(&[("limit", limit)])));
+    let own = respond::history(control, limit);
+    if nodes.is_empty() {
+        return own;
+    }
+    let mut sum: Option<Value> = own.as_ref().ok().cloned();
+    for (_, answer) in answers(control, &nodes, &format!("/admin/v1/history{query}"), key.clone()).await {
+        // A node without decisions of this limit has no history of it. The panel of nodes names those that do not
+        // answer.
+        let Ok(history) = answer else { continue };
+        let sum = sum.get_or_insert_with(|| serde_json::json!({ "seconds": {}, "minutes": {} }));
+        add_history(sum, &history);
+    }
+    sum.map_or(own, Ok)
 }
 
 /// Adds the counts of another node. The last count of each is that of now.

@@ -15,6 +15,7 @@ use super::sentence::{instant, override_text};
 use crate::control::ControlPlane;
 use crate::fleet::NodeState;
 use crate::readiness::Audience;
+use crate::service::Service;
 use crate::text::counted;
 use crate::time_text::{clock_text, people};
 
@@ -43,44 +44,34 @@ pub(super) struct OverviewSource<'a> {
     pub(super) wall: WallOffset,
 }
 
-impl ControlPlane {
-    /// The overview of this instant. `None` before the first measurement.
-    pub(super) fn overview(&self) -> Option<Overview> {
-        let (now, wall) = (self.service.now(), self.service.engine.maintenance().wall());
-        let recorder = self.web_console.recorder();
-        let recorder = recorder.as_ref()?;
-        let mut numbers = NodeCounts::of(self, recorder);
-        let others = recorder.others.nodes.iter().filter_map(|node| node.numbers.as_ref().ok());
-        others.cloned().for_each(|other| numbers.add(other));
-        let source = OverviewSource { control: self, recorder, numbers, now, wall };
-        Some(Overview {
-            at: instant(now, wall),
-            strip: source.strip(),
-            rates: source
-                .numbers
-                .verdicts
-                .iter()
-                .map(|(name, counts)| (name.clone(), counts.second))
-                .collect(),
-            limits: source
-                .numbers
-                .limits
-                .iter()
-                .map(|(name, limit)| (name.clone(), limit.second.clone()))
-                .collect(),
-            panels: source.panels(),
-        })
-    }
+/// The overview of this instant. `None` before the first measurement.
+pub(super) fn overview(control: &ControlPlane) -> Option<Overview> {
+    let (now, wall) = (control.service.now(), control.service.engine.maintenance().wall());
+    let recorder = control.web_console.recorder();
+    let recorder = recorder.as_ref()?;
+    let mut numbers = NodeCounts::of(control, recorder);
+    let others = recorder.others.nodes.iter().filter_map(|node| node.numbers.as_ref().ok());
+    others.cloned().for_each(|other| numbers.add(other));
+    let source = OverviewSource { control, recorder, numbers, now, wall };
+    Some(Overview {
+        at: instant(now, wall),
+        strip: source.strip(),
+        rates: source.numbers.verdicts.iter().map(|(name, counts)| (name.clone(), counts.second)).collect(),
+        limits: source
+            .numbers
+            .limits
+            .iter()
+            .map(|(name, limit)| (name.clone(), limit.second.clone()))
+            .collect(),
+        panels: source.panels(),
+    })
 }
 
-impl ControlPlane {
-    /// The names of the limits that decide.
-    pub(super) fn limit_names(&self) -> Vec<String> {
-        let service = &self.service;
-        match service.compat() {
-            Some(compat) => compat.rules.metrics().into_iter().map(str::to_owned).collect(),
-            None => service.engine.policy().limits().iter().map(|limit| limit.name().to_owned()).collect(),
-        }
+/// The names of the limits that decide.
+pub(super) fn limit_names(service: &Service) -> Vec<String> {
+    match service.compat() {
+        Some(compat) => compat.rules.metrics().into_iter().map(str::to_owned).collect(),
+        None => service.engine.policy().limits().iter().map(|limit| limit.name().to_owned()).collect(),
     }
 }
 

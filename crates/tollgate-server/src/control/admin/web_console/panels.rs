@@ -11,6 +11,7 @@ use super::counts::{
 use super::intent::Subject;
 use super::near::Exhaustion;
 use super::others::AUDIT_SHOWN;
+use super::overview;
 use super::overview::OverviewSource;
 use super::panel::{Panel, PanelEntry, PanelField, Tone};
 use super::sentence::{instant, override_text};
@@ -56,7 +57,7 @@ impl OverviewSource<'_> {
     /// The denials of each limit, and those in shadow.
     fn limits(&self) -> Panel {
         let policy = self.control.service.engine.policy();
-        let mut names = self.control.limit_names();
+        let mut names = overview::limit_names(&self.control.service);
         let is_other = |name: &&String| !names.contains(name);
         let others: Vec<String> = self.numbers.limits.keys().filter(is_other).cloned().collect();
         names.extend(others);
@@ -386,35 +387,33 @@ impl OverviewSource<'_> {
     }
 }
 
-impl ControlPlane {
-    /// The latest actions of operators on all nodes that answer, for the role admin.
-    pub(super) fn audit_panel(&self) -> Panel {
-        let entries = self.admin.audit.latest(AUDIT_SHOWN);
-        let mut rows: Vec<[String; 6]> = entries
-            .iter()
-            .map(|entry| {
-                let [at, who, did, about, outcome] = entry.fields();
-                [at, "this one".to_owned(), who, did, about, outcome]
-            })
-            .collect();
-        let recorder = self.web_console.recorder();
-        let others = recorder.as_ref().into_iter().flat_map(|recorder| recorder.others.audit());
-        rows.extend(others.map(|(node, entry)| {
-            let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
-            let who = format!("{} ({})", text("who"), text("role"));
-            [text("at"), node.to_owned(), who, text("verb"), text("about"), text("outcome")]
-        }));
-        // RFC 3339 in UTC sorts by time.
-        rows.sort_by(|one, other| other[0].cmp(&one[0]));
-        rows.truncate(AUDIT_SHOWN);
-        Panel {
-            id: "audit",
-            title: "Who did what",
-            note: "The actions of operators, newest first. Shown to the role admin.".to_owned(),
-            columns: &["when", "node", "who", "did", "about", "outcome"],
-            entries: rows.into_iter().map(|row| PanelEntry::new(row.map(PanelField::from))).collect(),
-            empty: "No operator has done anything since the start.",
-        }
+/// The latest actions of operators on all nodes that answer, for the role admin.
+pub(super) fn audit_panel(control: &ControlPlane) -> Panel {
+    let entries = control.admin.audit.latest(AUDIT_SHOWN);
+    let mut rows: Vec<[String; 6]> = entries
+        .iter()
+        .map(|entry| {
+            let [at, who, did, about, outcome] = entry.fields();
+            [at, "this one".to_owned(), who, did, about, outcome]
+        })
+        .collect();
+    let recorder = control.web_console.recorder();
+    let others = recorder.as_ref().into_iter().flat_map(|recorder| recorder.others.audit());
+    rows.extend(others.map(|(node, entry)| {
+        let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
+        let who = format!("{} ({})", text("who"), text("role"));
+        [text("at"), node.to_owned(), who, text("verb"), text("about"), text("outcome")]
+    }));
+    // RFC 3339 in UTC sorts by time.
+    rows.sort_by(|one, other| other[0].cmp(&one[0]));
+    rows.truncate(AUDIT_SHOWN);
+    Panel {
+        id: "audit",
+        title: "Who did what",
+        note: "The actions of operators, newest first. Shown to the role admin.".to_owned(),
+        columns: &["when", "node", "who", "did", "about", "outcome"],
+        entries: rows.into_iter().map(|row| PanelEntry::new(row.map(PanelField::from))).collect(),
+        empty: "No operator has done anything since the start.",
     }
 }
 

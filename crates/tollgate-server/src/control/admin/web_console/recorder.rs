@@ -11,8 +11,12 @@ use tollgate::{Policy, Ticks, Timestamp};
 
 use super::LatestEvent;
 use super::events::event;
+use super::near;
 use super::near::NearKeys;
+use super::others;
 use super::others::OtherNodes;
+use super::overview;
+use super::panels;
 use crate::control::ControlPlane;
 use crate::fleet::Roster;
 use crate::telemetry::StoreMetrics;
@@ -153,22 +157,22 @@ pub(crate) async fn record(control: Arc<ControlPlane>) {
         let measuring = Arc::clone(&control);
         // On a thread of its own, because a policy with hundreds of limits has many counters; and so that a panic does
         // not end the loop.
-        let measured = tokio::task::spawn_blocking(move || measuring.measure()).await;
-        if control.is_watched() {
+        let measured = tokio::task::spawn_blocking(move || measure(&measuring)).await;
+        if is_watched(&control) {
             let looking = Arc::clone(&control);
-            tokio::spawn(async move { looking.look_around().await });
+            tokio::spawn(async move { look_around(&looking).await });
         }
         if control.web_console.latest.receiver_count() > 0 {
             let asking = Arc::clone(&control);
             let mut asked = tokio::spawn(async move {
                 tokio::time::sleep(ASK_AFTER).await;
-                asking.ask_others().await;
+                others::ask_others(&asking).await;
             });
             // The overview has the answers of the same second. Those that come later are in the next one.
             let _ = tokio::time::timeout(ASK_WAIT, &mut asked).await;
         }
         let publishing = Arc::clone(&control);
-        let published = tokio::spawn(async move { publishing.publish() }).await;
+        let published = tokio::spawn(async move { publish(&publishing) }).await;
         if measured.is_err() || published.is_err() {
             tracing::error!(
                 "the console was not updated because of a fault in Tollgate; the next attempt follows"
@@ -185,66 +189,64 @@ fn until_next_second(now: Timestamp) -> Duration {
     Duration::from_micros(if left < SHORTEST { left + TICKS_PER_SECOND } else { left })
 }
 
-impl ControlPlane {
-    /// Adds a measurement.
-    fn measure(&self) {
-        let meter = &self.service.meter;
-        let (verdicts, limits, now) = (meter.verdict_counts(), meter.limit_counts(), self.service.now());
-        let mut sources = [0; SOURCES.len()];
-        for counts in &limits {
-            sources.iter_mut().zip(counts.sources).for_each(|(sum, count)| *sum += count);
-        }
-        let store = meter.store_metrics();
-        let mut recorder = self.web_console.recorder();
-        let recorder = recorder.get_or_insert_with(|| Recorder::new(self));
-        recorder.history.measure(verdicts, &limits, now);
-        recorder.follow_policy(self, now);
-        kept(&mut recorder.sources, sources, READINGS_MAX);
-        if let Some(store) = store {
-            kept(&mut recorder.store, store, READINGS_MAX);
-        }
+/// Adds a measurement.
+fn measure(control: &ControlPlane) {
+    let meter = &control.service.meter;
+    let (verdicts, limits, now) = (meter.verdict_counts(), meter.limit_counts(), control.service.now());
+    let mut sources = [0; SOURCES.len()];
+    for counts in &limits {
+        sources.iter_mut().zip(counts.sources).for_each(|(sum, count)| *sum += count);
     }
-
-    /// Whether a viewer is here, or another node asks for the numbers.
-    fn is_watched(&self) -> bool {
-        let now = self.service.now();
-        let is_asked = |recorder: &Recorder| now.since(recorder.asked_at) < LOOK_EVERY;
-        self.web_console.latest.receiver_count() > 0
-            || self.web_console.recorder().as_ref().is_some_and(is_asked)
+    let store = meter.store_metrics();
+    let mut recorder = control.web_console.recorder();
+    let recorder = recorder.get_or_insert_with(|| Recorder::new(control));
+    recorder.history.measure(verdicts, &limits, now);
+    recorder.follow_policy(control, now);
+    kept(&mut recorder.sources, sources, READINGS_MAX);
+    if let Some(store) = store {
+        kept(&mut recorder.store, store, READINGS_MAX);
     }
+}
 
-    /// Serialises the overview once, if there are viewers.
-    fn publish(&self) {
-        if self.web_console.latest.receiver_count() == 0 {
+/// Whether a viewer is here, or another node asks for the numbers.
+fn is_watched(control: &ControlPlane) -> bool {
+    let now = control.service.now();
+    let is_asked = |recorder: &Recorder| now.since(recorder.asked_at) < LOOK_EVERY;
+    control.web_console.latest.receiver_count() > 0
+        || control.web_console.recorder().as_ref().is_some_and(is_asked)
+}
+
+/// Serialises the overview once, if there are viewers.
+fn publish(control: &ControlPlane) {
+    if control.web_console.latest.receiver_count() == 0 {
+        return;
+    }
+    let Some(overview) = overview::overview(control) else { return };
+    let audit = panels::audit_panel(control);
+    control
+        .web_console
+        .latest
+        .send_replace(LatestEvent { overview: event("overview", &overview), audit: event("audit", &audit) });
+}
+
+/// Looks at keys near their limits and at the nodes of the fleet, if the last look is some time ago.
+pub(super) async fn look_around(control: &ControlPlane) {
+    let before = {
+        let mut recorder = control.web_console.recorder();
+        let Some(recorder) = recorder.as_mut() else { return };
+        let now = control.service.now();
+        if now.since(recorder.near.at) < LOOK_EVERY {
             return;
         }
-        let Some(overview) = self.overview() else { return };
-        let audit = self.audit_panel();
-        self.web_console.latest.send_replace(LatestEvent {
-            overview: event("overview", &overview),
-            audit: event("audit", &audit),
-        });
-    }
-
-    /// Looks at keys near their limits and at the nodes of the fleet, if the last look is some time ago.
-    pub(super) async fn look_around(&self) {
-        let before = {
-            let mut recorder = self.web_console.recorder();
-            let Some(recorder) = recorder.as_mut() else { return };
-            let now = self.service.now();
-            if now.since(recorder.near.at) < LOOK_EVERY {
-                return;
-            }
-            // One look at a time: another viewer is shown the last one meanwhile.
-            let before = recorder.near.clone();
-            recorder.near.at = now;
-            before
-        };
-        let (near, roster) = tokio::join!(self.near_keys(&before), self.fleet.roster());
-        if let Some(recorder) = self.web_console.recorder().as_mut() {
-            recorder.near = near;
-            recorder.roster = Some(roster);
-        }
+        // One look at a time: another viewer is shown the last one meanwhile.
+        let before = recorder.near.clone();
+        recorder.near.at = now;
+        before
+    };
+    let (near, roster) = tokio::join!(near::near_keys(&control.service, &before), control.fleet.roster());
+    if let Some(recorder) = control.web_console.recorder().as_mut() {
+        recorder.near = near;
+        recorder.roster = Some(roster);
     }
 }
 

@@ -18,12 +18,19 @@ use super::super::reply::{AdminBody, AdminClient};
 use super::super::route::Verb;
 use super::super::tail::{EventBody, TailFilter};
 use super::super::token::Role;
+use super::act;
+use super::events;
 use super::form::FormFields;
+use super::others;
+use super::overview;
 use super::page;
 use super::panel::Tone;
+use super::panels;
+use super::recorder;
 use super::route::ConsoleRoute;
 use super::sentence::Sentences;
 use super::session::{ConsoleSession, Transport};
+use super::what_if;
 use crate::control::ControlPlane;
 use crate::fleet::PeerRequest;
 use crate::problem::{AdminProblem, Kind, Problem};
@@ -64,7 +71,7 @@ pub(crate) async fn respond(
     asker: AdminClient,
 ) -> Response<AdminBody> {
     let form = AnswerForm::of(request.headers());
-    let mut response = match control.console_answer(request, asker, form).await {
+    let mut response = match console_answer(control, request, asker, form).await {
         Ok(response) => response,
         Err(problem) => refused(&problem, form),
     };
@@ -72,190 +79,194 @@ pub(crate) async fn respond(
     response
 }
 
-impl ControlPlane {
-    async fn console_answer(
-        &self,
-        request: Request<Incoming>,
-        asker: AdminClient,
-        form: AnswerForm,
-    ) -> Result<Response<AdminBody>, Problem> {
-        let route = ConsoleRoute::of(request.method(), request.uri().path())?;
-        if route.is_public() {
-            self.admin.admit_host(&request)?
-        } else {
-            self.admin.admit_page(&request)?
-        }
-        match route {
-            ConsoleRoute::Script => return Ok(typed(SCRIPT, "text/javascript; charset=utf-8")),
-            ConsoleRoute::StyleSheet => return Ok(typed(STYLE, "text/css; charset=utf-8")),
-            ConsoleRoute::Login => return self.log_in(request, &asker).await,
-            _ => {}
-        }
-        let Some(session) = self.web_console.sessions.of(request.headers(), self.service.now()) else {
-            return match route {
-                ConsoleRoute::Overview => Ok(typed(page::login(None), HTML)),
-                _ => Err(Problem::of_admin(AdminProblem::NoToken, "log in at /console")),
+async fn console_answer(
+    control: &ControlPlane,
+    request: Request<Incoming>,
+    asker: AdminClient,
+    form: AnswerForm,
+) -> Result<Response<AdminBody>, Problem> {
+    let route = ConsoleRoute::of(request.method(), request.uri().path())?;
+    if route.is_public() {
+        control.admin.admit_host(&request)?
+    } else {
+        control.admin.admit_page(&request)?
+    }
+    match route {
+        ConsoleRoute::Script => return Ok(typed(SCRIPT, "text/javascript; charset=utf-8")),
+        ConsoleRoute::StyleSheet => return Ok(typed(STYLE, "text/css; charset=utf-8")),
+        ConsoleRoute::Login => return log_in(control, request, &asker).await,
+        _ => {}
+    }
+    let Some(session) = control.web_console.sessions.of(request.headers(), control.service.now()) else {
+        return match route {
+            ConsoleRoute::Overview => Ok(typed(page::login(None), HTML)),
+            _ => Err(Problem::of_admin(AdminProblem::NoToken, "log in at /console")),
+        };
+    };
+    match route {
+        ConsoleRoute::Events => Ok(streamed(events::events(control, session, asker)?, "text/event-stream")),
+        ConsoleRoute::Tail => {
+            let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
+            let shown = match fields.get("denied") {
+                // It begins with the denials that are remembered.
+                Some("true") => {
+                    let since = past(fields.get("since").unwrap_or(PAST_SHOWN))?;
+                    TailChoice { filter: TailFilter::Denied, since: Some(since) }
+                }
+                _ => TailChoice { filter: TailFilter::All, since: None },
             };
-        };
-        match route {
-            ConsoleRoute::Events => Ok(streamed(self.events(session, asker)?, "text/event-stream")),
-            ConsoleRoute::Tail => {
-                let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
-                let shown = match fields.get("denied") {
-                    // It begins with the denials that are remembered.
-                    Some("true") => {
-                        let since = past(fields.get("since").unwrap_or(PAST_SHOWN))?;
-                        TailChoice { filter: TailFilter::Denied, since: Some(since) }
-                    }
-                    _ => TailChoice { filter: TailFilter::All, since: None },
-                };
-                self.console_tail(&session, shown, asker).await
-            }
-            ConsoleRoute::History => {
-                let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
-                let history = self.fleet_history(fields.get("limit"), session.key()).await?;
-                Ok(typed(history.to_string(), JSON))
-            }
-            ConsoleRoute::Subject => {
-                let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
-                let about = self.about_subject(&session, &fields).await?;
-                Ok(match form {
-                    AnswerForm::Json => typed(about.document().to_string(), JSON),
-                    AnswerForm::Page => {
-                        typed(page::subject(&about.title, &about.sentences, &about.offers, &session), HTML)
-                    }
-                })
-            }
-            ConsoleRoute::Logout | ConsoleRoute::Act | ConsoleRoute::WhatIf | ConsoleRoute::Digest => {
-                self.posted(route, request, &session, form).await
-            }
-            _ => self.console_page(&session).await,
+            console_tail(control, &session, shown, asker).await
         }
-    }
-
-    /// Streams the decisions of all nodes.
-    async fn console_tail(
-        &self,
-        session: &ConsoleSession,
-        shown: TailChoice,
-        asker: AdminClient,
-    ) -> Result<Response<AdminBody>, Problem> {
-        let act = Act::begin(self, &session.who, Verb::Tail)?;
-        let nodes = fleet::meant(&self.fleet, &ViewScope::Auto).await?;
-        let since = shown.since.map_or_else(String::new, |since| format!("&since={}s", since.ceil_seconds()));
-        let path = format!("/admin/v1/tail?denied={}{since}", shown.filter == TailFilter::Denied);
-        let request = PeerRequest { method: "GET", path, body: Bytes::new(), key: session.key().clone() };
-        match fleet::tail(&act, shown, nodes, request, asker).await? {
-            AdminAnswer::Lines(lines) => Ok(streamed(lines, "application/x-ndjson")),
-            AdminAnswer::Json(document) => Ok(typed(document, JSON)),
+        ConsoleRoute::History => {
+            let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
+            let history = others::fleet_history(control, fields.get("limit"), session.key()).await?;
+            Ok(typed(history.to_string(), JSON))
         }
-    }
-
-    /// The console as a page.
-    async fn console_page(&self, session: &ConsoleSession) -> Result<Response<AdminBody>, Problem> {
-        self.look_around().await;
-        self.ask_others_if_old().await;
-        let overview = self.overview().ok_or_else(|| {
-            Problem::new(Kind::StoreUnavailable, "the console measures each second; ask again in a moment")
-        })?;
-        let audit = (session.who.role >= Role::Admin).then(|| self.audit_panel());
-        Ok(typed(page::console(&overview, audit.as_ref(), session), HTML))
-    }
-
-    /// Begins a session for the holder of a token. A wrong one gets the form again, and counts as on every other path.
-    async fn log_in(
-        &self,
-        request: Request<Incoming>,
-        asker: &AdminClient,
-    ) -> Result<Response<AdminBody>, Problem> {
-        let body = request_body::read_any(request, BODY_BYTES_MAX).await?;
-        let fields = FormFields::read(&body)?;
-        let token = fields.get("token").unwrap_or_default();
-        let known = match self.admin.identify(token, asker.peer) {
-            Ok(known) => known,
-            Err(problem) => {
-                let mut response = typed(page::login(Some(&problem.detail)), HTML);
-                set_status(&mut response, &problem);
-                return Ok(response);
-            }
-        };
-        let cookie = self.web_console.sessions.begin(known, self.transport(), self.service.now());
-        let cookie = cookie.ok_or_else(|| {
-            Problem::of_admin(AdminProblem::Conflict, "the system has no random numbers for a session")
-        })?;
-        Ok(redirect(&cookie))
-    }
-
-    /// A form of the console. It must have the token of its session, which only the console's own pages contain.
-    async fn posted(
-        &self,
-        route: ConsoleRoute,
-        request: Request<Incoming>,
-        session: &Arc<ConsoleSession>,
-        form: AnswerForm,
-    ) -> Result<Response<AdminBody>, Problem> {
-        let bytes_max = if route == ConsoleRoute::WhatIf { BATCH_BYTES_MAX } else { BODY_BYTES_MAX };
-        let body = request_body::read_any(request, bytes_max).await?;
-        let fields = FormFields::read(&body)?;
-        if !session.owns_form(fields.get("form_token")) {
-            let detail = "the form is not of this session; load the console again and repeat it";
-            return Err(Problem::of_admin(AdminProblem::CrossSite, detail));
-        }
-        if route == ConsoleRoute::Logout {
-            return Ok(redirect(&self.web_console.sessions.end(session, self.transport())));
-        }
-        if route == ConsoleRoute::Digest {
-            return Ok(typed(digests(fields.get("text").unwrap_or_default()).to_string(), JSON));
-        }
-        let acted = match route {
-            ConsoleRoute::WhatIf => self.what_if(session, &fields).await?,
-            _ => match self.act(session, &fields).await {
-                // The script shows that a question is none. A browser would log the status as an error of the page.
-                Err(problem) if form == AnswerForm::Json && is_question(&fields, &problem) => {
-                    return Ok(typed(problem_document(&problem), JSON));
+        ConsoleRoute::Subject => {
+            let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
+            let about = act::about_subject(control, &session, &fields).await?;
+            Ok(match form {
+                AnswerForm::Json => typed(about.document().to_string(), JSON),
+                AnswerForm::Page => {
+                    typed(page::subject(&about.title, &about.sentences, &about.offers, &session), HTML)
                 }
-                acted => acted?,
-            },
-        };
-        Ok(match form {
-            AnswerForm::Json => typed(acted.document().to_string(), JSON),
-            AnswerForm::Page => typed(page::acted(&acted), HTML),
-        })
-    }
-
-    const fn transport(&self) -> Transport {
-        if self.readiness.tls.is_some() { Transport::Tls } else { Transport::Plain }
-    }
-
-    /// Counts by second and by minute, of all decisions or of one limit. Counters that are always zero are left out.
-    pub(in super::super) fn history(&self, limit: Option<&str>) -> Result<Value, Problem> {
-        let recorder = self.web_console.recorder();
-        let history = recorder.as_ref().map(|recorder| &recorder.history);
-        let (mut seconds, mut minutes) = (serde_json::Map::new(), serde_json::Map::new());
-        let mut add = |name: &str, by_second: Vec<u32>, by_minute: Vec<u32>| {
-            if by_second.iter().chain(&by_minute).any(|count| *count > 0) {
-                seconds.insert(name.to_owned(), by_second.into());
-                minutes.insert(name.to_owned(), by_minute.into());
-            }
-        };
-        match (limit, history) {
-            (None, Some(history)) => {
-                for (index, name) in VERDICTS.into_iter().enumerate() {
-                    add(name, history.all.seconds(index), history.all.minutes(index));
-                }
-            }
-            (Some(limit), Some(history)) => {
-                let track = history.limit(limit).ok_or_else(|| {
-                    Problem::of_admin(AdminProblem::Unknown, "this limit has no history: it had no decisions yet, or too many others did before it")
-                })?;
-                for (index, name) in OUTCOMES.into_iter().enumerate() {
-                    add(name, track.seconds(index), track.minutes(index));
-                }
-            }
-            (_, None) => {}
+            })
         }
-        Ok(json!({ "seconds": seconds, "minutes": minutes }))
+        ConsoleRoute::Logout | ConsoleRoute::Act | ConsoleRoute::WhatIf | ConsoleRoute::Digest => {
+            posted(control, route, request, &session, form).await
+        }
+        _ => console_page(control, &session).await,
     }
+}
+
+/// Streams the decisions of all nodes.
+async fn console_tail(
+    control: &ControlPlane,
+    session: &ConsoleSession,
+    shown: TailChoice,
+    asker: AdminClient,
+) -> Result<Response<AdminBody>, Problem> {
+    let act = Act::begin(control, &session.who, Verb::Tail)?;
+    let nodes = fleet::meant(&control.fleet, &ViewScope::Auto).await?;
+    let since = shown.since.map_or_else(String::new, |since| format!("&since={}s", since.ceil_seconds()));
+    let path = format!("/admin/v1/tail?denied={}{since}", shown.filter == TailFilter::Denied);
+    let request = PeerRequest { method: "GET", path, body: Bytes::new(), key: session.key().clone() };
+    match fleet::tail(&act, shown, nodes, request, asker).await? {
+        AdminAnswer::Lines(lines) => Ok(streamed(lines, "application/x-ndjson")),
+        AdminAnswer::Json(document) => Ok(typed(document, JSON)),
+    }
+}
+
+/// The console as a page.
+async fn console_page(
+    control: &ControlPlane,
+    session: &ConsoleSession,
+) -> Result<Response<AdminBody>, Problem> {
+    recorder::look_around(control).await;
+    others::ask_others_if_old(control).await;
+    let overview = overview::overview(control).ok_or_else(|| {
+        Problem::new(Kind::StoreUnavailable, "the console measures each second; ask again in a moment")
+    })?;
+    let audit = (session.who.role >= Role::Admin).then(|| panels::audit_panel(control));
+    Ok(typed(page::console(&overview, audit.as_ref(), session), HTML))
+}
+
+/// Begins a session for the holder of a token. A wrong one gets the form again, and counts as on every other path.
+async fn log_in(
+    control: &ControlPlane,
+    request: Request<Incoming>,
+    asker: &AdminClient,
+) -> Result<Response<AdminBody>, Problem> {
+    let body = request_body::read_any(request, BODY_BYTES_MAX).await?;
+    let fields = FormFields::read(&body)?;
+    let token = fields.get("token").unwrap_or_default();
+    let known = match control.admin.identify(token, asker.peer) {
+        Ok(known) => known,
+        Err(problem) => {
+            let mut response = typed(page::login(Some(&problem.detail)), HTML);
+            set_status(&mut response, &problem);
+            return Ok(response);
+        }
+    };
+    let cookie = control.web_console.sessions.begin(known, transport(control), control.service.now());
+    let cookie = cookie.ok_or_else(|| {
+        Problem::of_admin(AdminProblem::Conflict, "the system has no random numbers for a session")
+    })?;
+    Ok(redirect(&cookie))
+}
+
+/// A form of the console. It must have the token of its session, which only the console's own pages contain.
+async fn posted(
+    control: &ControlPlane,
+    route: ConsoleRoute,
+    request: Request<Incoming>,
+    session: &Arc<ConsoleSession>,
+    form: AnswerForm,
+) -> Result<Response<AdminBody>, Problem> {
+    let bytes_max = if route == ConsoleRoute::WhatIf { BATCH_BYTES_MAX } else { BODY_BYTES_MAX };
+    let body = request_body::read_any(request, bytes_max).await?;
+    let fields = FormFields::read(&body)?;
+    if !session.owns_form(fields.get("form_token")) {
+        let detail = "the form is not of this session; load the console again and repeat it";
+        return Err(Problem::of_admin(AdminProblem::CrossSite, detail));
+    }
+    if route == ConsoleRoute::Logout {
+        return Ok(redirect(&control.web_console.sessions.end(session, transport(control))));
+    }
+    if route == ConsoleRoute::Digest {
+        return Ok(typed(digests(fields.get("text").unwrap_or_default()).to_string(), JSON));
+    }
+    let acted = match route {
+        ConsoleRoute::WhatIf => what_if::what_if(control, session, &fields).await?,
+        _ => match act::act(control, session, &fields).await {
+            // The script shows that a question is none. A browser would log the status as an error of the page.
+            Err(problem) if form == AnswerForm::Json && is_question(&fields, &problem) => {
+                return Ok(typed(problem_document(&problem), JSON));
+            }
+            acted => acted?,
+        },
+    };
+    Ok(match form {
+        AnswerForm::Json => typed(acted.document().to_string(), JSON),
+        AnswerForm::Page => typed(page::acted(&acted), HTML),
+    })
+}
+
+const fn transport(control: &ControlPlane) -> Transport {
+    if control.readiness.tls.is_some() { Transport::Tls } else { Transport::Plain }
+}
+
+/// Counts by second and by minute, of all decisions or of one limit. Counters that are always zero are left out.
+pub(in super::super) fn history(control: &ControlPlane, limit: Option<&str>) -> Result<Value, Problem> {
+    let recorder = control.web_console.recorder();
+    let history = recorder.as_ref().map(|recorder| &recorder.history);
+    let (mut seconds, mut minutes) = (serde_json::Map::new(), serde_json::Map::new());
+    let mut add = |name: &str, by_second: Vec<u32>, by_minute: Vec<u32>| {
+        if by_second.iter().chain(&by_minute).any(|count| *count > 0) {
+            seconds.insert(name.to_owned(), by_second.into());
+            minutes.insert(name.to_owned(), by_minute.into());
+        }
+    };
+    match (limit, history) {
+        (None, Some(history)) => {
+            for (index, name) in VERDICTS.into_iter().enumerate() {
+                add(name, history.all.seconds(index), history.all.minutes(index));
+            }
+        }
+        (Some(limit), Some(history)) => {
+            let track = history.limit(limit).ok_or_else(|| {
+                Problem::of_admin(
+                    AdminProblem::Unknown,
+                    "this limit has no history: it had no decisions yet, or too many others did before it",
+                )
+            })?;
+            for (index, name) in OUTCOMES.into_iter().enumerate() {
+                add(name, track.seconds(index), track.minutes(index));
+            }
+        }
+        (_, None) => {}
+    }
+    Ok(json!({ "seconds": seconds, "minutes": minutes }))
 }
 
 /// How decisions show a credential that was typed: its digest, alone or after the name of its attribute. A credential may

@@ -24,43 +24,35 @@ use crate::text::counted;
 /// The command that does the same.
 const COMMAND: &str = "tollgate policy diff candidate.yaml --live --last 1h";
 
-impl ControlPlane {
-    /// Compares the policy of a form with the active one, or the active one with that before the last change.
-    pub(super) async fn what_if(
-        &self,
-        session: &ConsoleSession,
-        fields: &FormFields,
-    ) -> Result<Acted, Problem> {
-        let act = Act::begin(self, &session.who, Verb::Diff)?;
-        let active = self.service.engine.policy();
-        let (title, policies, command) = match (fields.get("change"), fields.get("policy")) {
-            (None, Some(text)) => {
-                let credentials = self.service.identity.credentials();
-                let candidate =
-                    Policy::compile_for(CANDIDATE, text.as_bytes(), credentials).map_err(|findings| {
-                        Problem::of_findings(AdminProblem::WrongPolicy, findings.to_string())
-                    })?;
-                (
-                    "The candidate, on the requests of the last hour",
-                    [active, Arc::new(candidate)],
-                    Some(COMMAND),
-                )
-            }
-            (Some("last"), _) => {
-                let previous =
-                    self.web_console.recorder().as_ref().and_then(|recorder| recorder.previous.clone());
-                let previous = previous.ok_or_else(|| {
-                    Problem::of_admin(AdminProblem::Unknown, "the policy has not changed since the start")
-                })?;
-                ("The last change of the policy, on the requests of the last hour", [previous, active], None)
-            }
-            _ => return Err(Problem::invalid("policy: paste the text of a policy, or choose a file")),
-        };
-        let nodes = fleet::meant(&self.fleet, &ViewScope::Auto).await?;
-        let view = past_hour::compared(self, policies, LAST_MAX, &nodes, session.key()).await?;
-        act.audit("the last requests", &format!("{} of them compared", view.comparison.tallied.decisions));
-        Ok(answer(title, &view, command))
-    }
+/// Compares the policy of a form with the active one, or the active one with that before the last change.
+pub(super) async fn what_if(
+    control: &ControlPlane,
+    session: &ConsoleSession,
+    fields: &FormFields,
+) -> Result<Acted, Problem> {
+    let act = Act::begin(control, &session.who, Verb::Diff)?;
+    let active = control.service.engine.policy();
+    let (title, policies, command) = match (fields.get("change"), fields.get("policy")) {
+        (None, Some(text)) => {
+            let credentials = control.service.identity.credentials();
+            let candidate = Policy::compile_for(CANDIDATE, text.as_bytes(), credentials)
+                .map_err(|findings| Problem::of_findings(AdminProblem::WrongPolicy, findings.to_string()))?;
+            ("The candidate, on the requests of the last hour", [active, Arc::new(candidate)], Some(COMMAND))
+        }
+        (Some("last"), _) => {
+            let previous =
+                control.web_console.recorder().as_ref().and_then(|recorder| recorder.previous.clone());
+            let previous = previous.ok_or_else(|| {
+                Problem::of_admin(AdminProblem::Unknown, "the policy has not changed since the start")
+            })?;
+            ("The last change of the policy, on the requests of the last hour", [previous, active], None)
+        }
+        _ => return Err(Problem::invalid("policy: paste the text of a policy, or choose a file")),
+    };
+    let nodes = fleet::meant(&control.fleet, &ViewScope::Auto).await?;
+    let view = past_hour::compared(control, policies, LAST_MAX, &nodes, session.key()).await?;
+    act.audit("the last requests", &format!("{} of them compared", view.comparison.tallied.decisions));
+    Ok(answer(title, &view, command))
 }
 
 fn answer(title: &str, view: &PastView, command: Option<&str>) -> Acted {

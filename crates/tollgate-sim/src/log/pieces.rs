@@ -7,7 +7,7 @@ use std::ops::Range;
 use memchr::memchr;
 
 use super::har::{Entries, Mark};
-use super::source::Source;
+use super::source::{Source, TRAILING};
 
 /// Longest line.
 pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
@@ -213,6 +213,7 @@ impl Pieces {
                 Err(error) => {
                     self.ended = true;
                     self.damage = Some(match error.kind() {
+                        _ if error.to_string() == TRAILING => TRAILING.to_owned(),
                         ErrorKind::UnexpectedEof => {
                             "the compressed data is cut short; only what came before was read".to_owned()
                         }

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use flate2::bufread::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
@@ -13,6 +13,10 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 const CHUNK: usize = 128 << 10;
 /// Largest window of zstd: what `zstd` itself decodes without `--long`.
 const ZSTD_WINDOW_MAX: u64 = 128 << 20;
+
+/// The problem of a source that goes on after its compressed data, which is whole.
+pub(super) const TRAILING: &str =
+    "other bytes follow the compressed data; all of it was read, and they were ignored";
 
 /// A source of bytes.
 pub(super) type Source = Box<dyn Read + Send>;
@@ -41,7 +45,7 @@ pub(super) fn decompressed(source: Source, count: Arc<AtomicU64>) -> io::Result<
     let whole = Cursor::new(magic).chain(source);
     Ok(match compression {
         Compression::None => Box::new(whole),
-        Compression::Gzip => Box::new(MultiGzDecoder::new(BufReader::with_capacity(CHUNK, whole))),
+        Compression::Gzip => Box::new(GzipMembers::new(BufReader::with_capacity(CHUNK, whole))),
         Compression::Zstd => Box::new(ZstdFrames::new(BufReader::with_capacity(CHUNK, whole))),
     })
 }
@@ -60,6 +64,44 @@ impl Compression {
             [0x28, 0xB5, 0x2F, 0xFD] | [0x50..=0x5F, 0x2A, 0x4D, 0x18] => Self::Zstd,
             _ => Self::None,
         }
+    }
+}
+
+/// The text of all gzip members of a source, one after the other. As for `gzip`, zeros after them are padding.
+struct GzipMembers<R>(Option<GzDecoder<R>>);
+
+impl<R: BufRead> GzipMembers<R> {
+    fn new(source: R) -> Self {
+        Self(Some(GzDecoder::new(source)))
+    }
+
+    /// What follows a member: another one, or nothing.
+    fn next(mut source: R) -> io::Result<Option<GzDecoder<R>>> {
+        loop {
+            let ahead = source.fill_buf()?;
+            match ahead.iter().position(|byte| *byte != 0) {
+                Some(0) if ahead[0] == 0x1F => return Ok(Some(GzDecoder::new(source))),
+                Some(_) => return Err(io::Error::new(io::ErrorKind::InvalidData, TRAILING)),
+                None if ahead.is_empty() => return Ok(None),
+                None => {
+                    let padding = ahead.len();
+                    source.consume(padding);
+                }
+            }
+        }
+    }
+}
+
+impl<R: BufRead> Read for GzipMembers<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = &mut self.0 {
+            let read = member.read(into)?;
+            if read > 0 || into.is_empty() {
+                return Ok(read);
+            }
+            self.0 = self.0.take().map(GzDecoder::into_inner).map(Self::next).transpose()?.flatten();
+        }
+        Ok(0)
     }
 }
 
@@ -254,9 +296,16 @@ pub(super) mod tests {
             let (read, outcome, _) = read(packed[..packed.len() / 2].to_vec());
             assert!(outcome.is_err() && !read.is_empty() && text.starts_with(&read));
         }
-        let mut packed = gzip(&text);
-        packed.extend_from_slice(b"garbage");
-        let (read, outcome, _) = read(packed);
-        assert!(outcome.is_err() && read == text);
+    }
+
+    /// The story: a whole gzip with other bytes behind it was called cut short. Zeros are padding, as for `gzip`.
+    #[test]
+    fn bytes_after_the_members_are_named() {
+        for behind in [&b"garbage"[..], b"\x1e", b"\0\0x"] {
+            let (read, outcome, _) = read([&gzip(b"a\n"), behind].concat());
+            assert_eq!((&read[..], outcome.unwrap_err().to_string().as_str()), (&b"a\n"[..], TRAILING));
+        }
+        let (read, outcome, _) = read([&gzip(b"a\n")[..], &[0; 512]].concat());
+        assert!(read == b"a\n" && outcome.is_ok(), "{outcome:?}");
     }
 }

@@ -215,14 +215,16 @@ fn first_part(changed: &Changed, first: &FirstDenied) -> String {
     }
 }
 
-/// A share in per cent with as few digits as show it: `12`, `0.4`, `0.03`, `less than 0.01`.
+/// A share in per cent, rounded, with as few digits as show it: `12`, `0.4`, `0.03`, `less than 0.01`. Only all is 100.
 fn shown_percent(part: u64, whole: u64) -> String {
-    let hundredths = u128::from(part) * 10_000 / u128::from(whole.max(1));
-    match hundredths {
-        0 => "less than 0.01".to_owned(),
-        1..10 => format!("0.0{hundredths}"),
-        10..1_000 => format!("{}.{}", hundredths / 100, hundredths % 100 / 10),
-        _ => format!("{}", hundredths / 100),
+    let (part, whole) = (u128::from(part), u128::from(whole.max(1)));
+    let in_parts = |parts: u128| (part * parts + whole / 2) / whole;
+    match (in_parts(10_000), in_parts(1_000)) {
+        _ if part * 10_000 < whole => "less than 0.01".to_owned(),
+        (hundredths @ ..10, _) => format!("0.0{hundredths}"),
+        (_, tenths @ ..100) => format!("{}.{}", tenths / 10, tenths % 10),
+        _ if part < whole => in_parts(100).min(99).to_string(),
+        _ => "100".to_owned(),
     }
 }
 
@@ -239,6 +241,11 @@ mod tests {
             (1, 1_000_000, "less than 0.01"),
             (1, 2, "50"),
             (123, 10_000, "1.2"),
+            (827, 6_000, "14"),
+            (203, 6_000, "3.4"),
+            (996, 1_000, "99"),
+            (999, 10_000, "10"),
+            (9_999, 10_000, "99"),
         ] {
             assert_eq!(shown_percent(part, whole), shown);
         }

@@ -108,6 +108,22 @@ fn a_refusal_stops_every_proxy() {
     assert!(answer["retry_after_ms"].as_u64().unwrap() > 3_000_000, "{answer}");
 }
 
+/// Two APIs behind one host and credential: a freeze of one stops it in both proxies, and the other goes on. Once it
+/// stopped all APIs behind that host.
+#[test]
+fn a_freeze_is_of_one_provider() {
+    let (redis, folder, upstream) = (Redis::start(&[]), Folder::new("outbound-apart"), Upstream::start());
+    let url = format!("url: 'http://{}/give'", upstream.address);
+    let providers = format!("{url}}}, frozen: {{{url}");
+    let open = "limits: [{name: open, rate: 1000/s}]";
+    let [one, other] = [(); 2].map(|()| Proxy::before(&providers, open, &redis.url(), &folder));
+    let call = |proxy: &Proxy, path: &str| proxy.get(path, "k", "Tollgate-Max-Wait: 0s\r\n").status;
+    one.get("/frozen/429", "k", "Tollgate-Max-Wait: 0s\r\nGive-Retry-After: 80000\r\n");
+    until("the freeze is known to both", || (call(&other, "/frozen/200") == 429).then_some(()));
+    assert_eq!([&one, &other].map(|proxy| call(proxy, "/api/200")), [200; 2]);
+    assert_eq!(call(&one, "/frozen/200"), 429);
+}
+
 /// Clients of two proxies that give up after half a second, and call again, get what a shared leaky bucket admits. Once
 /// they used up its slots without a call: 6 of 100 left.
 #[test]

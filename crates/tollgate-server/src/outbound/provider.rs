@@ -16,7 +16,7 @@ use tollgate_outbound::{
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::document::ProviderPlan;
+use super::document::{PROVIDER, ProviderPlan};
 use super::usage;
 use crate::service::Service as TollgateService;
 use crate::store::Stores;
@@ -58,6 +58,8 @@ impl Provider {
         let engine = engine(&plan, server).map_err(failed)?;
         let mut settings = plan.preset.map_or_else(Settings::default, |preset| preset.settings());
         settings.max_wait = plan.max_wait;
+        // APIs behind one host and credential refuse calls each for itself.
+        settings.identity.push(PROVIDER.to_owned());
         let outbound = Outbound::new(engine, settings);
         let client = UpstreamClient::new(&plan.client, connections).map_err(failed)?;
         let unit = plan.unit;

@@ -13,7 +13,8 @@ from typing import Any, Iterator
 
 import anyio
 from tollgate_client import (
-    AsyncTollgate, CheckRequest, Denied, OnUnavailable, ProblemError, Settled, Tollgate, TollgateError, Unavailable,
+    AsyncTollgate, CheckRequest, Decision, Denied, OnUnavailable, ProblemError, Settled, Tollgate, TollgateError,
+    Unavailable,
 )
 
 URL = sys.argv[1]
@@ -40,6 +41,13 @@ def decisions(client: Tollgate) -> None:
     denied = client.check({"api_key": "py"}, 2)
     assert (denied.verdict, denied.cause, denied.status) == ("deny", "per-key", 429), denied
     assert denied.retry_after_ms and "Retry-After" in denied.headers, denied
+    problem = denied.problem()
+    assert (problem["cause"], problem["reason"]) == ("per-key", "3 requests an hour, burst 3"), problem
+    assert problem["retry-after-ms"] == denied.retry_after_ms and "detail" not in problem, problem
+    # A limit without `by` is in no header, and in no body.
+    hidden = {"Retry-After": "9"}
+    platform = Decision(False, "deny", headers=hidden, cause="all", reason="busy", retry_after_ms=9000)
+    assert set(platform.problem()) == {"type", "title", "status", "retryable"}, platform.problem()
     never = client.check({"api_key": "py"}, 4)
     assert (never.verdict, never.status) == ("never", 400), never
     suspended = client.check({"customer": "py", "plan": "suspended"})

@@ -34,14 +34,22 @@ function setHeaders(response, decision) {
     for (const [name, value] of Object.entries(decision.headers))
         response.setHeader(name, value);
 }
-/** The body (RFC 9457) names no limit: the headers name those of the caller, and the others are not shown to callers. */
+/**
+ * The body (RFC 9457) names the limit, and the wait, if the headers name it: they name those of the caller, and the
+ * others are not shown to callers.
+ */
 function refuse(response, decision) {
     const status = statusOf(decision);
     const [type, title] = PROBLEMS[status] ?? [];
     response.statusCode = status;
     setHeaders(response, decision);
     response.setHeader("Content-Type", "application/problem+json");
-    response.end(JSON.stringify({ type, title, status, retryable: status === 429 || status === 503 }));
+    const { cause, reason, detail, retry_after_ms, headers } = decision;
+    // In `RateLimit` the longest wait is the first.
+    const named = [headers["RateLimit"]?.split('"')[1], headers["X-RateLimit-Resource"]];
+    const isNamed = cause !== undefined && named.includes(cause);
+    const said = isNamed ? { cause, reason, detail, "retry-after-ms": retry_after_ms } : {};
+    response.end(JSON.stringify({ type, title, status, retryable: status === 429 || status === 503, ...said }));
 }
 const IANA = "https://iana.org/assignments/http-problem-types#";
 const BUSY = "Request cannot be satisfied due to temporary server capacity constraints";

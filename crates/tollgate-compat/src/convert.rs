@@ -32,6 +32,8 @@ pub(crate) struct ConvertedDomain {
     pub(crate) changes: Vec<String>,
     /// Differences in meaning where there are several limits.
     pub(crate) together: Option<&'static str>,
+    /// The requests that the limits are made for, if others need an edit.
+    pub(crate) made_for: Option<&'static str>,
 }
 
 /// The text of a policy, what changed in meaning, and the rules that it lacks.
@@ -46,6 +48,8 @@ pub struct Conversion {
     pub changes: Vec<String>,
     /// Each rule whose refusals no limit replaces, and why.
     pub lost: Vec<String>,
+    /// The requests that the limits are made for, and what to edit for others. A comment of the text has it too.
+    pub made_for: Option<&'static str>,
 }
 
 /// The fields of a limit.
@@ -109,7 +113,8 @@ pub(crate) const AND: &str = " && ";
 
 /// Writes the rules of a domain as the text of a policy file. `format` is the name of the original's format.
 pub(crate) fn policy(domain: &str, format: &str, mut converted: ConvertedDomain) -> Conversion {
-    let header = Header { domain, format, defaults: converted.defaults };
+    let made_for = converted.made_for.filter(|_| converted.limits.iter().any(|limit| limit.limit.is_ok()));
+    let header = Header { domain, format, defaults: converted.defaults, made_for };
     leave_out_wrong(&header, &mut converted.limits);
     let ConvertedDomain { limits, mut changes, together, .. } = converted;
     let lost = limits.iter().filter(|limit| limit.refuses).filter_map(lost).collect();
@@ -126,7 +131,8 @@ pub(crate) fn policy(domain: &str, format: &str, mut converted: ConvertedDomain)
         let origin = comment(&limit.origin);
         changes.extend(limit.changes.iter().map(|change| format!("{origin}: {}", comment(change))));
     }
-    Conversion { text: text(&header, general, &limits), limits: written().count(), changes, lost }
+    let text = text(&header, general, &limits);
+    Conversion { text, limits: written().count(), changes, lost, made_for }
 }
 
 /// Leaves out each limit that does not compile, with the reason, so that the others can still be written. That is rare,
@@ -182,14 +188,18 @@ struct Header<'h> {
     domain: &'h str,
     format: &'h str,
     defaults: &'static str,
+    made_for: Option<&'static str>,
 }
 
 fn text(header: &Header<'_>, changes: &[String], limits: &[Converted]) -> String {
-    let Header { domain, format, defaults } = header;
+    let Header { domain, format, defaults, made_for } = header;
     let mut text = format!(
         "# Converted from {format}. The counters start anew. CHANGED says what means something else here,\n\
          # `now possible` what a limit could do better.\n"
     );
+    if let Some(made_for) = made_for {
+        let _ = writeln!(text, "# {made_for}");
+    }
     for change in changes {
         let _ = writeln!(text, "# CHANGED for every limit: {}", comment(change));
     }
@@ -213,7 +223,9 @@ fn text(header: &Header<'_>, changes: &[String], limits: &[Converted]) -> String
         let _ = writeln!(text, "\n  # {}", comment(&converted.origin));
         let native = match &converted.limit {
             Err(why) => {
-                let _ = writeln!(text, "  # NOT CONVERTED: {}", comment(why));
+                let note =
+                    if converted.refuses { "NOT CONVERTED" } else { "LEFT OUT, as it refuses nothing" };
+                let _ = writeln!(text, "  # {note}: {}", comment(why));
                 continue;
             }
             Ok(native) => native,

@@ -55,13 +55,16 @@ pub(crate) fn run(arguments: &ConvertArguments, console: &mut Console) -> u8 {
 
 /// Prints what means something else in the policy, and the rules that it lacks. The policy has both in its comments.
 fn report(name: &str, converted: &Conversion, console: &mut Console) {
-    let Conversion { limits, changes, lost, .. } = converted;
+    let Conversion { limits, changes, lost, made_for, .. } = converted;
     if !changes.is_empty() {
         let (written, changed) = (counted(*limits, "limit"), counted(changes.len(), "change"));
         console.problem(format_args!("{name}: {written} converted, with {changed} of meaning:"));
         for change in changes {
             console.problem(format_args!("  {change}"));
         }
+    }
+    if let Some(made_for) = made_for {
+        console.problem(format_args!("{name}: {made_for}"));
     }
     if !lost.is_empty() {
         console.problem(format_args!(

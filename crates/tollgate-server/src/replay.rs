@@ -20,7 +20,7 @@ mod text;
 mod html;
 
 pub(crate) use html::{PageTitle, SuggestedLimit, page};
-pub(crate) use log_attributes::LogAttributes;
+pub(crate) use log_attributes::{LogAttributes, RECORDS_MAX};
 pub(crate) use request_reader::RequestReader;
 pub(crate) use text::{many, ranged, share};
 

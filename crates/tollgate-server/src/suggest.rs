@@ -33,6 +33,10 @@ const UNITS: [u64; 12] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_00
 
 /// Suggests, and returns whether a policy was suggested.
 pub(crate) fn run(arguments: &SuggestArguments, console: &mut Console) -> u8 {
+    if arguments.by.is_empty() {
+        let problem = reading::by_is_missing(arguments).unwrap_or_else(|problem| problem);
+        return fail(&problem, console);
+    }
     if arguments.html.is_some() && !are_readable_twice(&arguments.logs) {
         return fail(
             "--html reads the log twice, which standard input and pipes cannot be; give a file",

@@ -158,8 +158,16 @@ fn assert_limits(app: &Proxy, server: Server) {
     let problem: Value = serde_json::from_slice(&refused.body).unwrap();
     assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
     assert_eq!((problem["status"].as_u64(), problem["retryable"].as_bool()), (Some(429), Some(true)));
-    // Without a key nothing is asked, and another key has its own counter.
-    assert_eq!(ask("").header("ratelimit"), None);
+    assert_eq!(
+        (&problem["cause"], &problem["reason"]),
+        (&"per-key".into(), &"2 requests an hour, burst 2".into())
+    );
+    assert!(problem["retry-after-ms"].as_u64().unwrap() > 1_000_000, "{problem}");
+    assert!(problem.get("detail").is_none(), "{problem}");
+    // The story: without a key nothing was asked, so every request passed. It counts by address.
+    assert_eq!([ask("").status, ask("X-API-Key: \r\n").status, ask("").status], [200, 200, 429]);
+    assert!(ask("").header("ratelimit").unwrap().starts_with("\"no-key\";r=0;"));
+    // Another key has its own counter.
     assert_eq!(ask("X-API-Key: other\r\n").header("x-ratelimit-remaining"), Some("1"));
     drop(server);
     let passed = ask("X-API-Key: k\r\n");

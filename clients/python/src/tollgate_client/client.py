@@ -97,8 +97,7 @@ class AsyncTollgate:
         self, decision: Decision, *, status: int | None = None, failed: bool = False
     ) -> None:
         """Ends an admitted request: releases its permit, and reports its status, or whether it
-        failed, to limits that count only failures. It never raises: what is not given back returns
-        when its time is over."""
+        failed, to limits that count only failures. It never raises."""
         outcome = {"failed": failed} if status is None else {"status": status}
         await self._give_back("DELETE", "permits", decision.permit)
         await self._give_back("POST", "reports", decision.report, outcome)

@@ -11,12 +11,10 @@ from typing import Any, Literal, TypeVar
 _T = TypeVar("_T")
 _Answer = TypeVar("_Answer", "Limit", "Settled", "Decision", "Problem")
 
-# What is known about a request: text and whole numbers by name.
-Attributes = Mapping[str, str | int]
+Attributes = Mapping[str, str | int]  # What is known about a request: text and numbers by name.
 # The server never says `unavailable`: it made no decision, and the client's option decided.
 Verdict = Literal["allow", "wait", "deny", "never", "unavailable"]
-# What happens where the server makes no decision.
-OnUnavailable = Literal["raise", "allow", "deny"]
+OnUnavailable = Literal["raise", "allow", "deny"]  # Where the server makes no decision.
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +85,33 @@ class Decision:
     @property
     def status(self) -> int:
         """The HTTP status to answer the caller with."""
-        return 200 if self.allowed else _refusal(self)[0]
+        if self.allowed or self.verdict == "never":
+            return 200 if self.allowed else 400
+        if not self.made_by_server or self.reason == "limiter-unavailable":
+            return 503
+        return 403 if self.reason == "denied-by-policy" else 429
 
     def problem(self) -> dict[str, Any]:
-        """The body (RFC 9457) to answer a refused caller with. It names no limit: `headers` name
-        those of the caller, and the others are not shown to callers."""
-        status, type_, title = _refusal(self)
-        return {"type": type_, "title": title, "status": status, "retryable": status in (429, 503)}
+        """The body (RFC 9457) to answer a refused caller with. It names the limit, and the wait, if
+        `headers` name it: they name those of the caller. The others are not shown to callers."""
+        type_, title = _PROBLEMS[status := self.status]
+        body = {"type": type_, "title": title, "status": status, "retryable": status in (429, 503)}
+        named = self.headers.get("RateLimit", "").split('"')[1:2]  # the longest wait is the first
+        if self.cause in (*named, self.headers.get("X-RateLimit-Resource", "")):
+            body |= {"cause": self.cause, "reason": self.reason, "detail": self.detail}
+            body |= {"retry-after-ms": self.retry_after_ms}
+        return {name: value for name, value in body.items() if value is not None}
 
 
-def _refusal(decision: Decision) -> tuple[int, str, str]:
-    """The status, type and title of a refusal."""
-    iana, own = "https://iana.org/assignments/http-problem-types#", "urn:tollgate:problem:"
-    if decision.verdict == "never":
-        title = "Request costs more than can ever be admitted at once"
-        return 400, own + "cost-exceeds-capacity", title
-    if not decision.made_by_server or decision.reason == "limiter-unavailable":
-        title = "Request cannot be satisfied due to temporary server capacity constraints"
-        return 503, iana + "temporary-reduced-capacity", title
-    if decision.reason == "denied-by-policy":
-        return 403, own + "denied-by-policy", "Request is denied by policy"
-    title = "Request cannot be satisfied as assigned quota has been exceeded"
-    return 429, iana + "quota-exceeded", title
+_IANA, _OWN = "https://iana.org/assignments/http-problem-types#", "urn:tollgate:problem:"
+_BUSY = "Request cannot be satisfied due to temporary server capacity constraints"
+_EXCEEDED = "Request cannot be satisfied as assigned quota has been exceeded"
+_PROBLEMS = {
+    400: (_OWN + "cost-exceeds-capacity", "Request costs more than can ever be admitted at once"),
+    403: (_OWN + "denied-by-policy", "Request is denied by policy"),
+    429: (_IANA + "quota-exceeded", _EXCEEDED),
+    503: (_IANA + "temporary-reduced-capacity", _BUSY),
+}
 
 
 class TollgateError(Exception):
@@ -148,8 +151,7 @@ def known(type_: type[_Answer], answer: Any) -> _Answer:
 def read_decision(answer: Any) -> Decision:
     if not isinstance(answer["allowed"], bool):
         raise TypeError("allowed is neither true nor false")
-    limits = tuple(known(Limit, limit) for limit in answer["limits"])
-    return known(Decision, answer | {"limits": limits})
+    return known(Decision, answer | {"limits": tuple(known(Limit, it) for it in answer["limits"])})
 
 
 def read_answer(status: int, content: bytes, read: Callable[[Any], _T]) -> _T:

@@ -15,8 +15,7 @@ from . import AsyncTollgate, Attributes
 
 class TollgateMiddleware:
     """Asks about each HTTP request with what `attributes` knows of it; None lets it pass unasked.
-    A refused request is answered with the decision's status and headers. The headers are added to
-    the responses of the others."""
+    A refused one gets the decision's status and headers, the responses of others its headers."""
 
     def __init__(
         self, app: ASGIApp, *, client: AsyncTollgate,

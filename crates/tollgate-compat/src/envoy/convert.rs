@@ -24,12 +24,20 @@ impl EnvoyConfig {
         }
         let changes = vec![ORDER.to_owned()];
         let together = "a request that one limit refuses is counted by no limit; there, the others count it";
-        ConvertedDomain { limits, defaults: DEFAULTS, changes, together: Some(together) }
+        ConvertedDomain {
+            limits,
+            defaults: DEFAULTS,
+            changes,
+            together: Some(together),
+            made_for: Some(MADE_FOR),
+        }
     }
 }
 
 /// A rule is for descriptors that have its entries and no others.
 const DEFAULTS: &str = "extra_attributes: none, algorithm: fixed-window, align: epoch";
+const MADE_FOR: &str =
+    "for Envoy's descriptors; behind the gateway remove extra_attributes, or no limit applies";
 const ORDER: &str =
     "the order of a descriptor's entries does not matter, and a descriptor that has a key twice is refused";
 
@@ -60,10 +68,9 @@ fn rule(path: &Path<'_>) -> Converted {
             possible = (requests > 0).then_some(better(unit));
             native(path, requests, unit, &mut changes)
         }
-        _ => Err(
-            "without a limit everything passes, which needs no limit here; the limits beside it leave it out"
-                .to_owned(),
-        ),
+        _ => {
+            Err("everything passes without a limit; the limits beside it leave out what it names".to_owned())
+        }
     };
     if let Some(limit) = limit {
         if limit.is_quota {

@@ -549,6 +549,7 @@ descriptors:
 ";
     let expected = "# Converted from envoyproxy/ratelimit configuration. The counters start anew. CHANGED says what means something else here,
 # `now possible` what a limit could do better.
+# for Envoy's descriptors; behind the gateway remove extra_attributes, or no limit applies
 # CHANGED for every limit: the order of a descriptor's entries does not matter, and a descriptor that has a key twice is refused
 # CHANGED for every limit: a request that one limit refuses is counted by no limit; there, the others count it
 # now possible: `algorithm: sliding-window` never admits more than the rate in any period, where a fixed window admits up to twice as much around its edge; the default, a token bucket, admits a burst and then a steady rate
@@ -593,7 +594,7 @@ limits:
     mode: shadow
 
   # foo, bay
-  # NOT CONVERTED: without a limit everything passes, which needs no limit here; the limits beside it leave it out
+  # LEFT OUT, as it refuses nothing: everything passes without a limit; the limits beside it leave out what it names
 ";
     let bench = Bench::new(Format::Envoy, file);
     assert_eq!(bench.active.rules.converted(None).unwrap().text, expected);

@@ -20,7 +20,7 @@ impl LimitadorConfig {
             false => Vec::new(),
         };
         let limits = limits.iter().map(converted).collect();
-        ConvertedDomain { limits, defaults: "", changes, together: None }
+        ConvertedDomain { limits, defaults: "", changes, together: None, made_for: None }
     }
 }
 

@@ -63,13 +63,14 @@ impl SuggestPeriod {
 
 /// The arguments of `suggest`.
 #[derive(Debug, Args)]
-#[command(after_long_help = SUGGEST_EXAMPLES)]
+#[command(after_long_help = SUGGEST_EXAMPLES, override_usage = "tollgate suggest [OPTIONS] --by <NAME> <LOG>...")]
 pub struct SuggestArguments {
     /// The logs, in any order and of any format that `replay` reads; - reads standard input
     #[arg(required = true, value_name = "LOG")]
     pub logs: Vec<PathBuf>,
-    /// The attributes that the limit counts by, separated by commas, such as ip or api_key
-    #[arg(long, value_name = "NAME", required = true, value_delimiter = ',')]
+    /// The attributes that the limit counts by, separated by commas, such as ip or api_key; without it, an error names
+    /// those of the log
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub by: Vec<String>,
     /// The share of keys that the limit would never have denied a request [default: 99.9%, and of fewer than 1000 keys
     /// the finest of 99.8%, 99.5% and 99% that leaves one out; a few keys unlike all others are left out and named]

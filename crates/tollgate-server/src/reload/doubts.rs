@@ -7,6 +7,9 @@ use crate::policy_file::Loaded;
 use crate::policy_spelling::{Supply, misspelt};
 use crate::policy_warnings::{Doubts, Ends, UntrustedAttributes};
 
+/// Most doubts that have a line of the log each.
+const LINES_MAX: usize = 3;
+
 /// The requests of HTTP that a policy is for, as the config describes them.
 #[derive(Debug)]
 pub(crate) struct ServedRequests {
@@ -46,10 +49,38 @@ impl ServedRequests {
 
     /// Logs the doubts, and returns their texts.
     pub(super) fn warned(&self, loaded: &Loaded) -> Vec<String> {
-        let warn = |doubt: Finding| {
-            tracing::warn!(warning = %doubt, "the policy is accepted, and perhaps not what is meant");
-            doubt.to_string()
-        };
-        self.doubts(loaded).into_iter().map(warn).collect()
+        let doubts: Vec<String> = self.doubts(loaded).iter().map(ToString::to_string).collect();
+        for warning in lines(&doubts) {
+            tracing::warn!(warning, "the policy is accepted, and perhaps not what is meant");
+        }
+        doubts
+    }
+}
+
+/// The doubts as they are logged: a line each, or one line that counts many of them and names the first.
+fn lines(doubts: &[String]) -> Vec<String> {
+    if doubts.len() <= LINES_MAX {
+        return doubts.to_vec();
+    }
+    let first: Vec<&str> = doubts.iter().take(LINES_MAX).map(String::as_str).collect();
+    let more = doubts.len() - first.len();
+    vec![format!(
+        "{} warnings; `tollgate policy check` with --config lists them: {}; and {more} more",
+        doubts.len(),
+        first.join("; ")
+    )]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The story: a converted file of 24 limits had a long line of the log for each of them at every start.
+    #[test]
+    fn many_doubts_are_one_line() {
+        let doubts: Vec<String> = (1..=24).map(|index| format!("doubt {index}")).collect();
+        assert_eq!(lines(&doubts[..3]), doubts[..3]);
+        let expected = "24 warnings; `tollgate policy check` with --config lists them: doubt 1; doubt 2; doubt 3; and 21 more";
+        assert_eq!(lines(&doubts), [expected]);
     }
 }

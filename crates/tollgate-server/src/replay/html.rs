@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use tollgate_sim::replay::{Changed, LimitReport, Peaks, Report, TouchedKey, Week};
+use tollgate_sim::replay::{Bar, Changed, LimitReport, Peaks, Report, TouchedKey, Week};
 
 use super::text::{
     DAYS, ESTIMATED, OTHERS_AS_THEY_WERE, burst_for_none, candidate, costs, delayed, denied_before, facts,
@@ -28,7 +28,9 @@ th,td{text-align:left;padding:.25rem .6rem .25rem 0;border-bottom:1px solid var(
 td.n,th.n{text-align:right;white-space:nowrap;padding-right:1rem}td.t{overflow-wrap:anywhere;min-width:8rem;max-width:22rem}\
 td.m{white-space:nowrap}tr.here td{font-weight:600}\
 svg{max-width:100%;height:auto;display:block}svg text{fill:var(--soft);font:11px system-ui,sans-serif}\
-.bar{fill:var(--bar)}.over{fill:var(--bad)}.mark{stroke:var(--bad);stroke-width:1.5;stroke-dasharray:4 3}\
+.bar{fill:var(--bar)}.over{fill:var(--bad)}.swatch{display:inline-block;width:.7em;height:.7em;margin-right:.3em}\
+.mark{stroke:var(--ink);stroke-width:1.5;stroke-dasharray:4 3}.knee{stroke:var(--soft);stroke-dasharray:1 3}\
+svg .count{paint-order:stroke;stroke:var(--paper);stroke-width:3px}\
 .cell{fill:var(--bad)}.empty{fill:var(--line)}\
 @media print{:root{font-size:12px;--ink:#000;--soft:#444;--line:#bbb;--paper:#fff;--bar:#2f6fb0;--bad:#b3261e;--good:#1a7f37}\
 body{margin:0;max-width:none;padding:0;font-size:11px}.wide{overflow:visible}td.t{min-width:0}\
@@ -328,6 +330,11 @@ fn one(page: &mut String, limit: &LimitReport, others: &str) {
     }
 }
 
+/// The meaning of the colours of a chart.
+const LEGEND: &str = "<p class=\"soft\"><svg class=\"swatch\" viewBox=\"0 0 1 1\" role=\"presentation\"><rect class=\"bar\" width=\"1\" height=\"1\"/></svg>keys \
+     that would not have been denied, <svg class=\"swatch\" viewBox=\"0 0 1 1\" role=\"presentation\"><rect class=\"over\" width=\"1\" height=\"1\"/></svg>keys \
+     that would have been denied a request; below, the highest peak of a row</p>\n";
+
 /// How many keys have which peak, both axes logarithmic, with the limit and the knee.
 fn chart(page: &mut String, peaks: &Peaks) {
     let window =
@@ -342,47 +349,87 @@ fn chart(page: &mut String, peaks: &Peaks) {
     );
     let width = (STEP * peaks.histogram.len() as u64 + 10).max(2 * STEP);
     let most = peaks.histogram.iter().map(|bar| bar.keys).max().unwrap_or(1);
+    page.push_str(LEGEND);
     put(
         page,
         format_args!(
             "<svg viewBox=\"0 0 {width} {}\" width=\"{width}\" role=\"img\" aria-label=\"keys by peak\">",
-            HEIGHT + 52
+            HEIGHT + 58
         ),
     );
-    for (index, bar) in peaks.histogram.iter().enumerate() {
-        let (x, height) = (STEP * index as u64 + 5, HEIGHT * steps(bar.keys) / steps(most).max(1));
-        let class = if bar.to > peaks.limit { "over" } else { "bar" };
-        put(
-            page,
-            format_args!(
-                "<rect class=\"{class}\" x=\"{x}\" y=\"{}\" width=\"{}\" height=\"{height}\"><title>{} keys up to {}</title></rect><text x=\"{x}\" y=\"{}\">{}</text><text x=\"{x}\" y=\"{}\">{}</text>",
-                HEIGHT + 12 - height,
-                STEP - 6,
-                bar.keys,
-                bar.to,
-                HEIGHT + 26,
-                short(bar.to),
-                (HEIGHT + 9).saturating_sub(height).max(9),
-                if bar.keys == 0 { String::new() } else { short(bar.keys) }
-            ),
-        );
-    }
-    let place = |value: u64| peaks.histogram.iter().position(|bar| bar.to >= value);
-    let (limit, knee) = (place(peaks.limit), peaks.knee.and_then(place));
+    let rows = peaks.histogram.iter().enumerate();
+    let rows: Vec<PlacedBar<'_>> = rows
+        .map(|(index, bar)| PlacedBar {
+            bar,
+            x: STEP * index as u64 + 5,
+            height: HEIGHT * steps(bar.keys) / steps(most).max(1),
+        })
+        .collect();
+    rows.iter().for_each(|row| row.write_bars(page));
     // Each name has its own line, so that names of neighbors do not touch.
-    let marks = [limit.map(|place| (place, "limit", 38)), knee.map(|place| (place, "knee", 50))];
-    for (index, name, below) in marks.into_iter().flatten() {
-        let x = STEP * (index as u64 + 1) + 2;
+    let marks = [(Some(peaks.limit), "limit", 40), (peaks.knee, "knee", 54)];
+    for (value, name, below) in marks {
+        let Some(x) = value.and_then(|value| place(value, &peaks.histogram)) else { continue };
         put(
             page,
             format_args!(
-                "<line class=\"mark\" x1=\"{x}\" x2=\"{x}\" y1=\"12\" y2=\"{}\"/><text x=\"{x}\" y=\"{}\" text-anchor=\"end\">{name}</text>",
-                HEIGHT + 12,
+                "<line class=\"mark {name}\" x1=\"{x}\" x2=\"{x}\" y1=\"12\" y2=\"{}\"/><text x=\"{x}\" y=\"{}\" text-anchor=\"end\">{name}</text>",
+                HEIGHT + 14,
                 HEIGHT + below
             ),
         );
     }
+    for row in &rows {
+        row.write_numbers(page);
+    }
     page.push_str("</svg>\n");
+}
+
+/// A row of the histogram, drawn as a bar.
+struct PlacedBar<'p> {
+    bar: &'p Bar,
+    x: u64,
+    height: u64,
+}
+
+impl PlacedBar<'_> {
+    /// Its keys, and in front of them those that would have been denied.
+    fn write_bars(&self, page: &mut String) {
+        let PlacedBar { bar, x, height } = *self;
+        let denied =
+            if bar.touched == 0 { String::new() } else { format!(", {} of them denied", bar.touched) };
+        put(page, format_args!("<g><title>{} keys up to {}{denied}</title>", bar.keys, bar.to));
+        let red = (height * bar.touched).div_ceil(bar.keys.max(1));
+        for (class, height) in [("bar", height), ("over", red)].into_iter().filter(|(_, height)| *height > 0)
+        {
+            let (y, width) = (HEIGHT + 12 - height, STEP - 6);
+            put(
+                page,
+                format_args!(
+                    "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\"/>"
+                ),
+            );
+        }
+        page.push_str("</g>");
+    }
+
+    /// Its number of keys above it, which no line crosses out, and below it the highest peak.
+    fn write_numbers(&self, page: &mut String) {
+        let PlacedBar { bar, x, height } = *self;
+        put(page, format_args!("<text x=\"{x}\" y=\"{}\">{}</text>", HEIGHT + 26, short(bar.to)));
+        if bar.keys > 0 {
+            let (y, keys) = ((HEIGHT + 9).saturating_sub(height).max(9), short(bar.keys));
+            put(page, format_args!("<text class=\"count\" x=\"{x}\" y=\"{y}\">{keys}</text>"));
+        }
+    }
+}
+
+/// The place of a number on the axis of the rows; `None` if it is above all of them.
+fn place(value: u64, rows: &[Bar]) -> Option<u64> {
+    let (index, row) = rows.iter().enumerate().find(|(_, row)| row.to >= value)?;
+    // A row begins above half its highest number. The first has only one.
+    let part = if index == 0 { 16 } else { steps(value).saturating_sub(steps(row.to / 2)).min(16) };
+    Some(STEP * index as u64 + 2 + STEP * part / 16)
 }
 
 /// A number on a logarithmic scale, in sixteenths of a doubling; 0 for none.
@@ -517,6 +564,43 @@ mod tests {
         assert_eq!(page.matches("<script").count(), 0);
         assert!(page.contains("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&quot; onload=&quot;y"));
         assert!(!page.contains(['\u{202e}', '\0']));
+    }
+
+    /// The story: of 303 keys 300 were untouched, yet the rows of eight more were red, left of the line of the limit. Red is a
+    /// key that would have been denied, whatever its peak; the names of the limit and the knee have a line each.
+    #[test]
+    fn only_denied_keys_are_red() {
+        let row = |to: u64, keys: u64, touched: u64| Bar { to, keys, touched };
+        let histogram = vec![row(1, 280, 0), row(2, 10, 0), row(4, 2, 0), row(8, 8, 0), row(16, 4, 3)];
+        let peaks = Peaks {
+            window_ms: Some(60_000),
+            limit: 5,
+            p50: 1,
+            p90: 1,
+            p95: 2,
+            p99: 8,
+            p99_9: 16,
+            max: 16,
+            knee: Some(6),
+            histogram,
+        };
+        let mut page = String::new();
+        chart(&mut page, &peaks);
+        let drawing = page.split_once(LEGEND).unwrap().1;
+        assert_eq!(drawing.matches("class=\"over\"").count(), 1, "{page}");
+        assert!(drawing.contains("<title>8 keys up to 8</title>"), "{page}");
+        assert!(drawing.contains("<title>4 keys up to 16, 3 of them denied</title>"), "{page}");
+        let [limit, knee] = ["limit", "knee"].map(|name| {
+            let line = drawing.split(&format!("class=\"mark {name}\"")).nth(1).unwrap();
+            let text = line.split("<text ").nth(1).unwrap();
+            text.split("\"").nth(3).unwrap().parse::<u64>().unwrap()
+        });
+        assert!(knee >= limit + 14, "{page}");
+        // 5 is a third of the way from 4 to 8, and 8 is the end of its row.
+        assert_eq!(
+            [4, 5, 8, 17].map(|value| place(value, &peaks.histogram)),
+            [Some(3 * STEP + 2), Some(3 * STEP + 2 + STEP * 4 / 16), Some(4 * STEP + 2), None]
+        );
     }
 
     /// Heights grow with numbers, and one key is visible.

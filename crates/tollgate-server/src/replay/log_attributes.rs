@@ -8,9 +8,11 @@ use tollgate_sim::log::Record;
 use crate::text::plain;
 
 /// How many records are looked at.
-const RECORDS_MAX: u32 = 1_000;
+pub(crate) const RECORDS_MAX: u32 = 1_000;
 /// Most attributes that a message lists.
 const NAMES_MAX: usize = 20;
+/// The attributes that most limits count by, the best first.
+const USUAL_KEYS: [&str; 4] = ["ip", "api_key", "user", "tenant"];
 
 /// The attributes of the first records of a log.
 #[derive(Debug, Default)]
@@ -66,13 +68,25 @@ impl LogAttributes {
                   of CSV or NDJSON"
                 .to_owned(),
         };
+        format!("{cure}; the log has {}", self.listed())
+    }
+
+    /// The arguments of the attribute that most limits count by, if the log has one such.
+    pub(crate) fn usual_key(&self) -> Option<String> {
+        let usual = USUAL_KEYS.into_iter().find(|name| self.names.contains(*name));
+        let address =
+            || self.address_column.as_ref().map(|column| format!("--by ip --key ip={}", plain(column)));
+        usual.map(|name| format!("--by {name}")).or_else(address)
+    }
+
+    /// The attributes of the log, for a message.
+    pub(crate) fn listed(&self) -> String {
         let headers = self.headers.iter().map(|name| format!("the header {}", plain(name)));
         let names = self.names.iter().map(|name| plain(name).to_string()).chain(headers);
         let mut listed: Vec<String> = names.take(NAMES_MAX + 1).collect();
         if listed.len() > NAMES_MAX {
             listed[NAMES_MAX] = "...".to_owned();
         }
-        let has = if listed.is_empty() { "nothing".to_owned() } else { listed.join(", ") };
-        format!("{cure}; the log has {has}")
+        if listed.is_empty() { "nothing".to_owned() } else { listed.join(", ") }
     }
 }

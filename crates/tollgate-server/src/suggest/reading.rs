@@ -3,7 +3,7 @@
 
 use tollgate::policy::By;
 use tollgate::{CheckRequest, Policy, Ticks};
-use tollgate_sim::log::{Precision, Reader as LogReader, Record};
+use tollgate_sim::log::{Entry, Precision, Reader as LogReader, Record};
 use tollgate_sim::replay::{Describe, Undecidable};
 use tollgate_sim::suggest::{KEYS_MAX, LoggedRequest, TrafficSummary};
 
@@ -12,7 +12,7 @@ use super::report::LogNotes;
 use crate::cli::SuggestArguments;
 use crate::console::Console;
 use crate::identity::Identity;
-use crate::replay::{self, LogAttributes, RequestReader, many};
+use crate::replay::{self, LogAttributes, RECORDS_MAX, RequestReader, many};
 use crate::text::plain;
 
 /// How much later than its stamp of whole seconds a request may have come.
@@ -56,6 +56,35 @@ pub(super) fn read(
     notes.damage = replay::damage(&logs);
     replay::warn(&notes.damage, replay::unread(&logs, notes.undecidable)?, console);
     Ok(notes)
+}
+
+/// The problem with arguments without `--by`: the attributes that the first lines of the log have, and the command to try.
+///
+/// # Errors
+/// When a log cannot be read, or its first lines are no requests.
+pub(super) fn by_is_missing(arguments: &SuggestArguments) -> Result<String, String> {
+    let mut logs = replay::opened(&arguments.logs, &replay::mapping(&arguments.columns))?;
+    let (mut has, mut lines) = (LogAttributes::default(), 0);
+    while lines < u64::from(RECORDS_MAX) {
+        match logs.read().map_err(|error| error.to_string())? {
+            Entry::Record(record) => has.look(&record),
+            Entry::Bad => {}
+            Entry::End => break,
+        }
+        lines += 1;
+    }
+    if logs.records() == 0 {
+        return Err(replay::no_requests(&logs, lines));
+    }
+    let log = match arguments.logs.as_slice() {
+        [one] => plain(&one.display().to_string()).to_string(),
+        _ => "LOG".to_owned(),
+    };
+    let key = has.usual_key().unwrap_or_else(|| "--by NAME".to_owned());
+    Ok(format!(
+        "--by NAME is missing, the attribute that the limit counts by; the log has {}; try `tollgate suggest {key} {log}`",
+        has.listed()
+    ))
 }
 
 /// A policy that counts by these attributes, so that keys are those of a limit.

@@ -361,6 +361,7 @@ descriptors:
   every limit: all spellings of an address in ip count alike, and an IPv6 address by its /64; `attributes: [{ip: text}]` counts the texts
   every limit: a condition on path holds for other spellings, too; `attributes: [{path: text}]` compares the texts
   ip, user: quota_mode has no counterpart: here this limit refuses by itself
+<stdin>: for Envoy's descriptors; behind the gateway remove extra_attributes, or no limit applies
 <stdin>: 1 rule NOT CONVERTED; what these refuse would pass:
   z, z: a request has the attribute z once, and this rule asks for it twice
 ";
@@ -380,7 +381,8 @@ descriptors:
         "# CHANGED for every limit: the order of",
         "by: [none]\n    rate: deny\n",
         "rate: deny\n    mode: shadow\n",
-        "NOT CONVERTED: without a limit everything passes",
+        "# for Envoy's descriptors; behind the gateway remove extra_attributes, or no limit applies\n",
+        "# LEFT OUT, as it refuses nothing: everything passes without a limit",
         "by: [x-y]\n    rate: 1/day\n",
         "NOT CONVERTED: a request has the attribute z once",
         "now possible: `algorithm: sliding-window` never admits more than the rate in any period",
@@ -388,9 +390,20 @@ descriptors:
     ] {
         assert!(text.contains(expected), "{expected}\n{text}");
     }
+    assert_eq!(text.matches("NOT CONVERTED").count(), 1, "{text}");
     let check = run(&["policy", "check", "-"], text.as_bytes());
     assert_eq!(check.status.code(), Some(0), "{}\n{text}", stderr(&check));
     assert!(stdout(&check).starts_with("<stdin>: 8 limits"), "{}", stdout(&check));
+    // The story: a file whose only rule without a limit is a harmless `unlimited` had the note of a lost rule.
+    let harmless = "domain: d
+descriptors:
+  - {key: path, value: /free, rate_limit: {unlimited: true}}
+  - {key: path, rate_limit: {unit: second, requests_per_unit: 100}}
+";
+    let output = run(&["policy", "convert", "-"], harmless.as_bytes());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(!stdout(&output).contains("NOT CONVERTED"), "{}", stdout(&output));
+    assert!(stdout(&output).contains("# LEFT OUT, as it refuses nothing"), "{}", stdout(&output));
 
     let limitador = "
 - {namespace: n, max_value: 10, seconds: 90, name: basic, conditions: [\"descriptors[0]['method'] == 'POST'\", \"descriptors[0].path.startsWith('/a')\"], variables: [\"descriptors[0]['user']\"]}

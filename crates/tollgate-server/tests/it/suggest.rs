@@ -176,6 +176,12 @@ fn an_unreadable_log_is_an_error() {
             &["suggest", "--by", "tenant", "log.csv"][..],
             "none of 6 requests has tenant; name its column with --key tenant=COLUMN; the log has api_key",
         ),
+        (
+            &["suggest", "--html", "r.html", "log.csv"],
+            "--by NAME is missing, the attribute that the limit counts by; the log has api_key; \
+             try `tollgate suggest --by api_key log.csv`",
+        ),
+        (&["suggest", "none.csv"], "none.csv: "),
         (&["suggest", "--by", "api_key", "none.csv"], "none.csv: "),
         (&["suggest", "--by", "", "log.csv"], "--by"),
         (&["suggest", "--by", "api_key", "--untouched", "0%", "log.csv"], "such as 99.9%"),
@@ -185,6 +191,37 @@ fn an_unreadable_log_is_an_error() {
         let output = tollgate(arguments).current_dir(folder.folder()).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stdout(&output));
         assert!(stderr(&output).contains(expected), "{arguments:?}: {}", stderr(&output));
+    }
+}
+
+/// The story: `suggest access.log` said that `--by NAME` is missing, and no name that the log has. It reads the first lines
+/// and names them, with the command to try.
+#[test]
+fn without_by_the_error_names_the_attributes_of_the_log() {
+    let folder = Scratch::new();
+    let line = "192.0.2.1 - - [01/Jan/2030:00:00:00 +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"curl\"\n";
+    for (name, text, expected) in [
+        (
+            "access.log",
+            line,
+            "; the log has bytes, ip, method, path, user_agent; try `tollgate suggest --by ip access.log`\n",
+        ),
+        (
+            "addr.csv",
+            "time,addr,shop\n2030-01-01T00:00:00Z,192.0.2.1,a\n",
+            "; the log has addr, shop; try `tollgate suggest --by ip --key ip=addr addr.csv`\n",
+        ),
+        (
+            "shop.csv",
+            "time,shop\n2030-01-01T00:00:00Z,a\n",
+            "; the log has shop; try `tollgate suggest --by NAME shop.csv`\n",
+        ),
+        ("empty.log", "", "the log is empty: give one that has requests\n"),
+    ] {
+        fs::write(folder.path(name), text).unwrap();
+        let output = tollgate(&["suggest", name]).current_dir(folder.folder()).output().unwrap();
+        assert_eq!((output.status.code(), stdout(&output)), (Some(2), String::new()));
+        assert!(stderr(&output).ends_with(expected), "{}", stderr(&output));
     }
 }
 

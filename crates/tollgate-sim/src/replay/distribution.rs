@@ -9,17 +9,18 @@ pub(super) fn quantile(sorted: &[u64], thousandths: u64) -> u64 {
     sorted.get(index).copied().unwrap_or_default()
 }
 
-/// How many numbers are up to 1, 2, 4, 8, and so on.
-pub(super) fn histogram(sorted: &[u64]) -> Vec<Bar> {
+/// How many numbers are up to 1, 2, 4, 8, and so on, and how many of those of touched keys, which are among them.
+pub(super) fn histogram(sorted: &[u64], touched: &[u64]) -> Vec<Bar> {
     let Some(max) = sorted.last() else { return Vec::new() };
-    let (mut bars, mut to, mut before) = (Vec::new(), 1u64, 0);
+    let until = |numbers: &[u64], to: u64| numbers.partition_point(|number| *number <= to) as u64;
+    let (mut bars, mut to, mut before) = (Vec::new(), 1u64, (0, 0));
     loop {
-        let until = sorted.partition_point(|number| *number <= to);
-        bars.push(Bar { to, keys: (until - before) as u64 });
+        let (all, of_touched) = (until(sorted, to), until(touched, to));
+        bars.push(Bar { to, keys: all - before.0, touched: of_touched - before.1 });
         if to >= *max {
             return bars;
         }
-        (before, to) = (until, to.saturating_mul(2));
+        (before, to) = ((all, of_touched), to.saturating_mul(2));
     }
 }
 
@@ -70,9 +71,9 @@ mod tests {
     /// Every number is in one row.
     #[test]
     fn a_histogram_has_every_number_once() {
-        let bars = histogram(&[1, 1, 2, 3, 4, 9]);
-        let bars: Vec<(u64, u64)> = bars.iter().map(|bar| (bar.to, bar.keys)).collect();
-        assert_eq!(bars, [(1, 2), (2, 1), (4, 2), (8, 0), (16, 1)]);
+        let bars = histogram(&[1, 1, 2, 3, 4, 9], &[1, 4, 9]);
+        let bars: Vec<[u64; 3]> = bars.iter().map(|bar| [bar.to, bar.keys, bar.touched]).collect();
+        assert_eq!(bars, [[1, 2, 1], [2, 1, 0], [4, 2, 1], [8, 0, 0], [16, 1, 1]]);
     }
 
     /// The knee separates the many from the few: here people with up to 30 requests from robots with thousands.

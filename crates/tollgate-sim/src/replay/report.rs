@@ -314,6 +314,9 @@ pub struct Bar {
     pub to: u64,
     /// Its keys.
     pub keys: u64,
+    /// Those of them that the limit denied a request. Only the page shows it.
+    #[serde(skip)]
+    pub touched: u64,
 }
 
 /// Two limits that denied the same requests.

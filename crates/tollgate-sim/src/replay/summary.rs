@@ -226,9 +226,13 @@ impl LimitSheet {
 
     fn peaks(&self, limit: &Limit) -> Option<Peaks> {
         let quota = default_quota(limit)?;
-        let counted = self.keys.values().filter(|key| key.requests > 0);
-        let mut peaks: Vec<u64> = counted.map(|key| key.used.peak).collect();
-        peaks.sort_unstable();
+        let sorted = |is_wanted: fn(&Key) -> bool| {
+            let wanted = self.keys.values().filter(|key| key.requests > 0 && is_wanted(key));
+            let mut peaks: Vec<u64> = wanted.map(|key| key.used.peak).collect();
+            peaks.sort_unstable();
+            peaks
+        };
+        let (peaks, touched) = (sorted(|_| true), sorted(|key| key.sizes.has(OWN)));
         Some(Peaks {
             window_ms: quota.rate().map(|rate| rate.period().ceil_millis()),
             limit: quota.rate().map_or_else(|| quota.capacity(), |rate| rate.units()),
@@ -239,7 +243,7 @@ impl LimitSheet {
             p99_9: quantile(&peaks, 999),
             max: quantile(&peaks, 1_000),
             knee: knee(&peaks),
-            histogram: histogram(&peaks),
+            histogram: histogram(&peaks, &touched),
         })
     }
 

@@ -114,6 +114,10 @@ fn a_replay_decides_as_the_engine_does() {
                 assert_eq!((same.denied, same.touched), (limit.denied, limit.touched));
                 let denied: Vec<u64> = limit.sizes.iter().map(|size| size.denied).collect();
                 assert!(denied.is_sorted_by(|one, other| one >= other), "policy {index}: {denied:?}");
+                // Each touched key is in one row of the peaks.
+                let rows = &limit.peaks.as_ref().unwrap().histogram;
+                assert_eq!(rows.iter().map(|row| row.touched).sum::<u64>(), limit.touched);
+                assert!(rows.iter().all(|row| row.touched <= row.keys));
             }
         }
     }

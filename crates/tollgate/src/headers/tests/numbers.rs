@@ -80,6 +80,9 @@ fn a_sliding_log_is_paced_as_a_bucket() {
 fn policies_never_promise_more_than_the_rate() {
     assert_eq!(policy(Case::new("p", bucket(Rate::per_second(100).burst(200)))), r#""p";q=200;w=2"#);
     assert_eq!(policy(Case::new("p", bucket(Rate::per_minute(60).burst(10)))), r#""p";q=10;w=10"#);
+    // The example of docs/http.md.
+    assert_eq!(policy(Case::new("p", bucket(Rate::per_minute(30).burst(20)))), r#""p";q=20;w=40"#);
+    assert_eq!(policy(Case::new("p", bucket(Rate::per_minute(30)))), r#""p";q=30;w=60"#);
     assert_eq!(policy(Case::new("p", bucket(Rate::per_second(3).burst(10)))), r#""p";q=10;w=4"#);
     assert_eq!(policy(Case::new("p", bucket(Rate::per_second(100).burst(10)))), r#""p";q=10;w=1"#);
     assert_eq!(policy(Case::new("p", leaky(Rate::per_second(1), 9))), r#""p";q=10;w=10"#);

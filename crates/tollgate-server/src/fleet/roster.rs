@@ -209,24 +209,24 @@ impl SeenNodes {
         self.listed = Some((news.now, now));
         let steady_since = *self.steady_since.get_or_insert(news.now);
         let is_steady = news.now.saturating_sub(steady_since) > SILENT_AFTER;
-        let views: Vec<NodeView> = self.nodes.iter().map(|node| shown(node, news.now)).collect();
+        let shown_nodes: Vec<NodeView> = self.nodes.iter().map(|node| shown(node, news.now)).collect();
         let mut changes = Vec::new();
-        for view in &views {
-            let id = view.id.clone().unwrap_or_default();
-            if view.state == NodeState::Ok {
+        for node in &shown_nodes {
+            let id = node.id.clone().unwrap_or_default();
+            if node.state == NodeState::Ok {
                 changes.extend(self.missed.remove(&id).map(|name| NodeChange::Back { name }));
                 self.living.insert(id);
             } else if is_steady && !self.missed.contains_key(&id) {
                 // One that was lost before this node started is no change.
-                let is_new = self.living.contains(&id) || view.state == NodeState::Silent;
-                self.missed.insert(id, view.name.clone());
-                let (name, last_seen) = (view.name.clone(), view.last_seen.clone());
+                let is_new = self.living.contains(&id) || node.state == NodeState::Silent;
+                self.missed.insert(id, node.name.clone());
+                let (name, last_seen) = (node.name.clone(), node.last_seen.clone());
                 changes.extend(is_new.then_some(NodeChange::Missed { name, last_seen }));
             }
         }
-        let is_listed = |id: &String| views.iter().any(|view| view.id.as_ref() == Some(id));
+        let is_listed = |id: &String| shown_nodes.iter().any(|node| node.id.as_ref() == Some(id));
         let lives =
-            |name: &String| views.iter().any(|view| view.state == NodeState::Ok && view.name == *name);
+            |name: &String| shown_nodes.iter().any(|node| node.state == NodeState::Ok && node.name == *name);
         self.living.retain(&is_listed);
         let gone: Vec<String> = self.missed.keys().filter(|id| !is_listed(id)).cloned().collect();
         let names = gone.iter().filter_map(|id| self.missed.remove(id));

@@ -93,7 +93,7 @@ pub(super) struct KeyCounts {
     pub(super) attributes: Vec<(String, String)>,
     pub(super) decisions: u64,
     pub(super) denied: u64,
-    /// What a limit in shadow would have denied. Nodes of older versions do not say it.
+    /// The decisions that a limit in shadow would have denied. Nodes of older versions do not say it.
     pub(super) would_deny: u64,
     pub(super) sources: Counts,
     pub(super) is_estimated: bool,

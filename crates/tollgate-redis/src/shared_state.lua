@@ -9,7 +9,9 @@ local function text(number) return string.format('%.0f', number) end
 local items, resets, nodes = KEYS[1], KEYS[2], KEYS[3]
 local ITEMS_MAX, RESETS_MAX = 4096, 1000
 local ITEMS_LIFE_MS, GRACE = 32 * 86400000, 600000000
-local RESETS_LIFE, NODES_LIFE = 60000000, 60000000
+local RESETS_LIFE = 60000000
+-- A node that leaves in order is removed at once. One that stopped without a word stays listed, so that it is missed.
+local NODES_LIFE, LOST_AFTER, LOST_MAX = 3600000000, 60000000, 100
 
 -- Removes items that ended. Clocks of nodes may differ, so some time after their end.
 local function sweep()
@@ -69,15 +71,25 @@ if ARGV[2] ~= '' then
   redis.call('HSET', nodes, ARGV[1], text(now) .. ' ' .. ARGV[2])
   redis.call('PEXPIRE', nodes, NODES_LIFE / 1000)
 end
-local listed = {}
+local listed, lost = {}, {}
 if ARGV[5] == '1' then
   local all = redis.call('HGETALL', nodes)
   for i = 1, #all, 2 do
     local seen = tonumber(string.match(all[i + 1], '^%d+')) or 0
     if seen + NODES_LIFE < now then
       redis.call('HDEL', nodes, all[i])
+    elseif seen + LOST_AFTER < now then
+      lost[#lost + 1] = { id = all[i], seen = seen, node = all[i + 1] }
     else
       listed[#listed + 1], listed[#listed + 2] = all[i], all[i + 1]
+    end
+  end
+  table.sort(lost, function(one, other) return one.seen > other.seen end)
+  for place, each in ipairs(lost) do
+    if place > LOST_MAX then
+      redis.call('HDEL', nodes, each.id)
+    else
+      listed[#listed + 1], listed[#listed + 2] = each.id, each.node
     end
   end
 end

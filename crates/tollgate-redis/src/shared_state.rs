@@ -73,7 +73,7 @@ pub enum Written {
     Full,
 }
 
-/// A node that has sent a heartbeat within the last minute.
+/// A node that has sent a heartbeat within the last hour, and has not left in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FleetNode {
     /// Its id, which is random and new with each start.

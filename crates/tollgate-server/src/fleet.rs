@@ -6,7 +6,8 @@ mod roster;
 mod peer;
 mod fan_out;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -17,7 +18,7 @@ use tollgate_redis::{FleetNews, ReplyClass};
 
 pub(crate) use fan_out::{ASKED_MAX, AskedNode, NodeAnswer, ask_each};
 pub(crate) use peer::{AnswerLimits, NODE_HEADER, PeerClient, PeerRequest, PeerStream, PeerTrust};
-pub(crate) use roster::{NodeAbout, NodeState, NodeView, Roster};
+pub(crate) use roster::{NodeAbout, NodeState, NodeView, Roster, TokenOrigin};
 pub(crate) use signature::{
     AskedFor, NodeKey, NodeSignature, OtherVersion, PROOF_HEADER, SeenNonces, StreamProofs,
 };
@@ -27,7 +28,7 @@ use crate::reload::Reloader;
 use crate::service::Service;
 use crate::store::Fleet;
 use fan_out::FAN_OUTS_MAX;
-use roster::SeenNodes;
+use roster::{NodeChange, SeenNodes};
 
 /// How often a node asks the store what is new. A change reaches every node within this time and that of two calls.
 const POLL_EVERY: Duration = Duration::from_millis(400);
@@ -72,6 +73,9 @@ pub(crate) struct FleetMember {
     pub(crate) questions: SeenNonces,
     /// Held during an exchange, so that each builds on the one before.
     exchanging: AsyncMutex<()>,
+    /// Whether this node has left the fleet. Relaxed: the lock of the exchanges orders it.
+    has_left: AtomicBool,
+    token_warning: Once,
     seen: Mutex<SeenNodes>,
 }
 
@@ -98,6 +102,8 @@ impl FleetMember {
             fan_outs: Semaphore::new(FAN_OUTS_MAX),
             questions: SeenNonces::default(),
             exchanging: AsyncMutex::default(),
+            has_left: AtomicBool::new(false),
+            token_warning: Once::new(),
             seen: Mutex::default(),
         })
     }
@@ -144,7 +150,9 @@ impl FleetMember {
         };
         let _one_at_a_time = self.exchanging.lock().await;
         let mut asked = shared.exchange();
-        asked.heartbeat = self.about.heartbeat(&self.reloader, self.seen().clock_ms());
+        if !self.has_left.load(Ordering::Relaxed) {
+            asked.heartbeat = self.about.heartbeat(&self.reloader, self.seen().clock_ms());
+        }
         asked.lists_nodes = listing == Listing::Read;
         asked.resets = resets;
         let answered = fleet.redis().exchange(&asked).await;
@@ -160,9 +168,33 @@ impl FleetMember {
             file.request();
         }
         if listing == Listing::Read {
-            self.seen().list(&news, self.wall_now());
+            let now = self.wall_now();
+            let changes = self.seen().list(&news, now);
+            changes.into_iter().for_each(log_change);
+            self.warn_of_token();
         }
         Ok(news)
+    }
+
+    /// Takes this node off the list and out of the shares, and sends no heartbeat any more.
+    pub(crate) async fn leave(&self) {
+        let Some(fleet) = self.store() else { return };
+        // No exchange under way may list it again: a node that left would be missed for an hour.
+        let _one_at_a_time = self.exchanging.lock().await;
+        self.has_left.store(true, Ordering::Relaxed);
+        fleet.redis().leave().await;
+    }
+
+    /// Logs once that no other node knows the token of this one, as soon as there is another.
+    fn warn_of_token(&self) {
+        if self.about.token == TokenOrigin::Made && self.seen().count() > 1 {
+            self.token_warning.call_once(|| {
+                tracing::warn!(
+                    "other servers share the store, and this one made its admin token itself: views cannot show them \
+                     together; give all of them the same TOLLGATE_ADMIN_TOKEN or --admin-tokens"
+                );
+            });
+        }
     }
 
     /// Logs when the fleet is lost and found.
@@ -170,6 +202,7 @@ impl FleetMember {
         let before = std::mem::replace(&mut self.seen().problem, problem);
         match (before, problem) {
             (None, Some(class)) => {
+                self.seen().interrupted();
                 tracing::warn!(
                     class = class.name(),
                     "no news of the other nodes: the operator state is this node's own"
@@ -230,6 +263,7 @@ impl FleetMember {
         question: &PeerRequest,
         limits: AnswerLimits,
     ) -> Result<Value, String> {
+        node.not_lost()?;
         self.peers.ask(node, question, self.wall_now(), limits).await
     }
 
@@ -238,6 +272,7 @@ impl FleetMember {
     /// # Errors
     /// As [`FleetMember::ask`].
     pub(crate) async fn open(&self, node: &NodeView, question: &PeerRequest) -> Result<PeerStream, String> {
+        node.not_lost()?;
         self.peers.open(node, question, self.wall_now()).await
     }
 
@@ -265,6 +300,17 @@ impl FleetMember {
         let (now, wall) = (self.service.now(), self.service.engine.maintenance().wall());
         let this = self.about.view(self.id(), &self.reloader, now, wall);
         self.seen().roster(this, problem, self.unshared().unwrap_or_default())
+    }
+}
+
+/// Logs that a node is missed or back. Its name comes from the store, so it is quoted.
+fn log_change(change: NodeChange) {
+    match change {
+        NodeChange::Missed { name, last_seen } => tracing::warn!(
+            last_seen,
+            "the node {name:?} sends no heartbeat any more: it hangs, was killed, or does not reach the store"
+        ),
+        NodeChange::Back { name } => tracing::info!("the node {name:?} is back"),
     }
 }
 

@@ -214,6 +214,11 @@ async fn compare_with_server(
         }
         if answer["decisions"].is_object() {
             show_decisions(&answer["decisions"], console);
+        } else {
+            console.line(
+                "only the texts of the policies were compared; --last 1h compares what they decide about the requests of the \
+                 last hour, --for 10m those of the next ten minutes",
+            );
         }
     }
     let is_some = |name: &str| answer[name].as_array().is_some_and(|changes| !changes.is_empty());

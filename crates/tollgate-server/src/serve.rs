@@ -181,7 +181,7 @@ async fn serve(mut prepared: Prepared, console: &mut Console) -> Result<(), Stri
     if let Some(fleet) = service.engine.store().fleet() {
         // Leases are returned while the store still counts this server.
         fleet.store.close(service.now()).await;
-        fleet.redis().leave().await;
+        control.fleet.leave().await;
     }
     if let Some(snapshots) = snapshots {
         stop::keep(snapshots.last(Arc::clone(service)), signals.next()).await;

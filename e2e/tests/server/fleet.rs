@@ -616,6 +616,57 @@ fn views_of_a_fleet_are_bounded() {
     assert_eq!((later.status, &later.json()["summed_over"]), (200, &1.into()));
 }
 
+/// The story: a server that hung was shown as silent for a minute, and then left out without a word. It stays listed as
+/// lost and is named as missing, views do not wait for it, and a server that stops in order leaves at once.
+#[test]
+fn a_node_that_hangs_is_lost_and_not_forgotten() {
+    let redis = Redis::start(&[]);
+    let one = on(&redis.url(), POLICY);
+    let hanging = TcpListener::bind("127.0.0.1:0").unwrap(); // It never accepts.
+    let url = format!("http://{}", hanging.local_addr().unwrap());
+    let seconds: u64 = redis.cli(&["TIME"]).trim().split_once('\n').unwrap().0.parse().unwrap();
+    let heartbeat = json!({"name": "hung", "admin": url, "version": "9", "started": 1});
+    let two_minutes_ago = format!("{}000000 {heartbeat}", seconds - 120);
+    redis.cli(&["HSET", "tg:{fleet}nodes", "hung", &two_minutes_ago]);
+    let listed = nodes(&one);
+    assert_eq!((listed.len(), &listed[1]["state"]), (2, &"lost".into()), "{listed:?}");
+    let since = listed[1]["last_seen"].as_str().unwrap();
+    let printed = says(&one, "fleet", 0);
+    assert!(printed.contains(&format!("hung is lost: its last heartbeat was at {since}")), "{printed}");
+    for view in ["top --once", "get api_key=k", "explain api_key=k"] {
+        let printed = says(&one, view, 0);
+        assert!(
+            printed.contains(&format!("hung is missing: it is lost: its last heartbeat was at {since}")),
+            "{printed}"
+        );
+    }
+    let printed = says(&one, "tail --once", 0);
+    assert!(printed.contains("is missing: it is lost"), "{printed}");
+    let mut two = on(&redis.url(), POLICY);
+    until("three nodes are listed", || (nodes(&one).len() == 3).then_some(()));
+    two.signal("-TERM");
+    assert!(two.wait().success());
+    assert_eq!(nodes(&one).len(), 2, "it has left, and the lost one is still listed");
+}
+
+/// Servers that made their tokens themselves know none of each other, and the list of the nodes says so.
+#[test]
+fn nodes_without_a_common_token_say_so() {
+    let redis = Redis::start(&[]);
+    let start = || {
+        let url = redis.url();
+        let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", "-", "--store", &url]);
+        command.env("TOLLGATE_STORE_DEADLINE", "50ms");
+        Server::spawn(command, POLICY)
+    };
+    let (one, mut two) = (on(&redis.url(), POLICY), start());
+    await_two(&one);
+    two.await_log("this one made its admin token itself");
+    let printed = says(&one, "fleet", 0);
+    let expected = format!("no common token: made at its start by {};", two.address);
+    assert!(printed.contains(&expected), "{printed}");
+}
+
 /// Nodes of versions that sign in different ways are missing in each other's views, with a reason, and nothing breaks.
 #[test]
 fn a_node_of_another_version_gets_the_reason() {

@@ -1,6 +1,7 @@
 //! The meaning of each rule, as a sentence.
 
 use super::tree::{EnvoyConfig, EnvoyLimit, Node, RateAllowance, TreeLevel};
+use crate::rls::Unit;
 use crate::rule::Numbered;
 
 impl EnvoyConfig {
@@ -87,8 +88,12 @@ fn allowance(limit: &EnvoyLimit) -> String {
     let mut text = match limit.allowance {
         RateAllowance::Unlimited => "not limited".to_owned(),
         RateAllowance::PerUnit(0, _) => "refused always".to_owned(),
-        RateAllowance::PerUnit(1, unit) => format!("1 request a {}", unit.name()),
-        RateAllowance::PerUnit(requests, unit) => format!("{requests} requests a {}", unit.name()),
+        RateAllowance::PerUnit(requests, unit) => {
+            let requests =
+                if requests == 1 { "1 request".to_owned() } else { format!("{requests} requests") };
+            let article = if unit == Unit::Hour { "an" } else { "a" };
+            format!("{requests} {article} {}", unit.name())
+        }
     };
     if limit.is_shadow {
         text.push_str("; counted, never refused (shadow_mode)");

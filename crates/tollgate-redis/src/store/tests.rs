@@ -119,3 +119,29 @@ async fn resets_and_nodes_are_shared() {
     let nodes = one.exchange(&asked(&news.mark)).await.unwrap().nodes;
     assert_eq!(nodes.iter().map(|node| node.id.as_str()).collect::<Vec<_>>(), [one.node_id()]);
 }
+
+/// A node that stopped without a word stays listed for an hour. Of those only the hundred that were seen last do.
+#[tokio::test]
+async fn a_lost_node_is_listed_for_an_hour() {
+    let server = Redis::start(&[]);
+    let one = store(&server.url()).await;
+    let asked =
+        FleetExchange { heartbeat: "about".to_owned(), lists_nodes: true, ..FleetExchange::default() };
+    let now = one.exchange(&asked).await.unwrap().now;
+    let beat = |id: &str, minutes: u64| {
+        server.cli(&["HSET", "tg:{fleet}nodes", id, &format!("{} about", now - minutes * 60_000_000)]);
+    };
+    beat("lost", 50);
+    beat("forgotten", 61);
+    let mut ids: Vec<String> =
+        one.exchange(&asked).await.unwrap().nodes.into_iter().map(|node| node.id).collect();
+    ids.sort();
+    let mut expected = [one.node_id(), "lost"];
+    expected.sort_unstable();
+    assert_eq!(ids, expected);
+    (0..100).for_each(|number| beat(&format!("later-{number}"), 20));
+    let nodes = one.exchange(&asked).await.unwrap().nodes;
+    assert_eq!(nodes.len(), 101);
+    assert!(nodes.iter().all(|node| node.id != "lost"));
+    assert_eq!(server.cli(&["HLEN", "tg:{fleet}nodes"]).trim(), "101");
+}

@@ -52,6 +52,10 @@ const OTHER_NAMES: [(&str, &str); 8] = [
     ("convert", "policy convert"),
 ];
 
+/// Flags that another command has for what is meant: the command, the flag of the other one, and its own.
+const OTHER_FLAGS: [(&str, &str, &str); 2] =
+    [("tollgate tail", "--last", "--since"), ("tollgate policy diff", "--since", "--last")];
+
 struct UsageError<'a> {
     error: &'a clap::Error,
     arguments: &'a [OsString],
@@ -117,7 +121,10 @@ impl UsageError<'_> {
     fn unknown_argument(&self) -> String {
         let name = self.one(ContextKind::InvalidArg);
         let what = if name.starts_with('-') { "unknown flag" } else { "unexpected argument" };
-        match self.all(ContextKind::SuggestedArg).first() {
+        let path = self.path();
+        let usual = OTHER_FLAGS.iter().find(|(command, other, _)| *command == path && *other == name);
+        let usual = usual.map(|(_, _, meant)| (*meant).to_owned());
+        match usual.or_else(|| self.all(ContextKind::SuggestedArg).into_iter().next()) {
             Some(meant) => {
                 let meant = meant.split(' ').next().unwrap_or_default();
                 format!("{name}: {what}; did you mean {meant}?")
@@ -244,6 +251,14 @@ mod tests {
             (
                 "tollgate decide a=b --cost x",
                 "--cost: \"x\" is not accepted; accepted: a whole number; see `tollgate decide --help`",
+            ),
+            (
+                "tollgate tail --denied --last 10m",
+                "--last: unknown flag; did you mean --since? see `tollgate tail --help`",
+            ),
+            (
+                "tollgate policy diff new.yaml --live --since 1h",
+                "--since: unknown flag; did you mean --last? see `tollgate policy diff --help`",
             ),
             ("tollgate explian", "unknown command \"explian\"; did you mean explain? see `tollgate --help`"),
             (

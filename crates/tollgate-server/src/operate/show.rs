@@ -550,6 +550,27 @@ pub(super) fn fleet(answer: &Value, console: &mut Console) {
     let rows: Vec<Vec<String>> = list(answer, "nodes").iter().map(row).collect();
     let titles = ["node", "state", "last seen", "clock", "version", "policy", "started", "admin"];
     lines(&titles, &rows, &["started", "last seen", "version", "clock", "policy"], console);
+    let missed = |node: &&Value| matches!(text(node, "state"), "silent" | "lost");
+    for node in list(answer, "nodes").iter().filter(missed) {
+        let line = format!(
+            "{} is {}: its last heartbeat was at {}; it hangs, was killed, or does not reach the store",
+            text(node, "name"),
+            text(node, "state"),
+            text(node, "last_seen")
+        );
+        console.line(console.painted(&plain(&line), Style::Bad));
+    }
+    let nodes = list(answer, "nodes");
+    let alone: Vec<&str> =
+        nodes.iter().filter(|node| node["own_token"] == true).map(|node| text(node, "name")).collect();
+    if nodes.len() > 1 && !alone.is_empty() {
+        let line = format!(
+            "no common token: made at its start by {}; views cannot show such a node together with others; give all nodes \
+             the same TOLLGATE_ADMIN_TOKEN or --admin-tokens",
+            alone.join(", ")
+        );
+        console.line(console.painted(&plain(&line), Style::Bad));
+    }
     if let Some(problem) = answer["problem"].as_str() {
         let at = answer["listed_at"].as_str().map_or_else(String::new, |at| format!(" of {at}"));
         console.line(format_args!("the list{at} may be old: {}", plain(problem)));

@@ -83,11 +83,22 @@ pub(super) async fn tail(arguments: &TailArguments, console: &mut Console) -> Re
             return Ok(SUCCESS);
         }
     }
+    if let Some(notice) = nothing_seen(arguments, &totals).filter(|_| !arguments.server.json) {
+        console.line(notice);
+    }
     // A program that reads the lines counts them itself.
     if !arguments.server.json && console.width().is_some() {
         console.line(format_args!("{} allowed, {} denied", totals.allowed, totals.denied));
     }
     Ok(SUCCESS)
+}
+
+/// The notice of a look at denials that found none, and how to see those that were before.
+fn nothing_seen(arguments: &TailArguments, totals: &TailTotals) -> Option<&'static str> {
+    let is_about_denials = arguments.would_deny || Filter::of(arguments).verdict == Some(TailVerdict::Deny);
+    let is_empty = totals.allowed + totals.denied == 0;
+    (is_about_denials && is_empty && arguments.once && arguments.since.is_none())
+        .then_some("no such denial within this second; --since 10m shows those that the server remembers")
 }
 
 /// The parameter of the query for denials that were made before.

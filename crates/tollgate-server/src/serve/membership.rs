@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use tollgate::Clock;
 
 use super::banner::Access;
-use crate::fleet::NodeAbout;
+use crate::fleet::{NodeAbout, TokenOrigin};
 
 /// The name and the address of this node. A listener on a wildcard has no address that other nodes could use, unless
 /// one is given.
@@ -13,6 +13,7 @@ pub(super) fn about(
     advertised: Option<String>,
     address: SocketAddr,
     access: Access,
+    token: TokenOrigin,
     clock: &Clock,
 ) -> NodeAbout {
     let scheme = if access.has_tls { "https" } else { "http" };
@@ -22,7 +23,7 @@ pub(super) fn about(
         admin.as_deref().and_then(|url| url.split_once("://")).map(|(_, authority)| authority.to_owned());
     let now = clock.now();
     let started = now.on_wall(clock.wall_offset(now));
-    NodeAbout { name: name.unwrap_or_else(|| address.to_string()), admin, started }
+    NodeAbout { name: name.unwrap_or_else(|| address.to_string()), admin, started, token }
 }
 
 /// The names by which the admin interface may be called: those that are given, and the host that other nodes use.
@@ -42,8 +43,8 @@ mod tests {
     fn nodes_have_names() {
         let access = |has_tls| Access { needs_token: false, has_tls, has_client_ca: false };
         let of = |given: Option<&str>, address: &str, has_tls| {
-            let about =
-                about(given.map(str::to_owned), address.parse().unwrap(), access(has_tls), &Clock::precise());
+            let (given, address) = (given.map(str::to_owned), address.parse().unwrap());
+            let about = about(given, address, access(has_tls), TokenOrigin::Given, &Clock::precise());
             (about.name, about.admin.unwrap_or_default())
         };
         let pair = |name: &str, admin: &str| (name.to_owned(), admin.to_owned());

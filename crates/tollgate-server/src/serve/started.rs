@@ -89,7 +89,13 @@ impl Started {
         service.compat_options = settings.compat;
         connect(&mut service, overload, compat, &clock)?;
         let announced = announced(&addresses, access, &credentials);
-        let about = membership::about(settings.advertised.clone(), addresses.http, access, &clock);
+        let about = membership::about(
+            settings.advertised.clone(),
+            addresses.http,
+            access,
+            credentials.origin,
+            &clock,
+        );
         let hosts = membership::hosts(settings.admin_hosts, settings.advertised.as_deref());
         let admin = Admin::new(credentials.tokens, addresses.http, &hosts, clock);
         let service = Arc::new(service);

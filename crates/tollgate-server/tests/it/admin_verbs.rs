@@ -436,6 +436,11 @@ fn a_change_of_the_whole_policy_is_reported() {
         let output = call(&server, arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", stderr(&output));
         assert!(stdout(&output).contains(expected), "{arguments:?}: {}", stdout(&output));
+        // Of a server the texts were compared alone, and nothing said so.
+        let is_live = arguments.contains(&"--live");
+        let says_so =
+            stdout(&output).contains("only the texts of the policies were compared; --last 1h compares");
+        assert_eq!(says_so, is_live, "{}", stdout(&output));
         let output = call(&server, &[arguments, &["--json"]].concat());
         let document: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(document["policy"][0]["field"], "domain", "{document}");

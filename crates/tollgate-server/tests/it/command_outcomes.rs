@@ -170,6 +170,32 @@ fn a_limit_without_its_cost_is_shown_to_deny() {
     );
 }
 
+/// The story: `explain key=k1` of a user who meant `api_key` said that no limit applies, without a doubt: `key` is the name
+/// of a key that `CL.THROTTLE` counts. Where it has counted the key, that one is meant.
+#[test]
+fn a_key_that_no_call_has_counted_is_in_doubt() {
+    let server = server("limits: [{name: per-key, by: [api_key], rate: 3/h}]");
+    let doubt =
+        "no limit uses key, and no CL.THROTTLE or THROTTLE has counted this key; did you mean api_key?";
+    for words in ["explain key=k1", "get key=k1"] {
+        says(&server, words, &[doubt]);
+    }
+    server.resp_exchange(b"CL.THROTTLE k1 0 1 3600\r\nQUIT\r\n");
+    let (_, text) = printed(&server, "explain key=k1");
+    assert!(!text.contains("did you mean"), "{text}");
+}
+
+/// A short look at denials that finds none says so, and how to see those that were before. It printed nothing.
+#[test]
+fn a_look_that_finds_nothing_says_so() {
+    let server = server("limits: [{name: per-key, by: [api_key], rate: 3/h}]");
+    let remembered = "no such denial within this second; --since 10m shows those that the server remembers";
+    says(&server, "tail --denied --once", &[remembered]);
+    says(&server, "tail --would-deny --once", &[remembered]);
+    let (_, json) = printed(&server, "tail --denied --once --json");
+    assert!(json.is_empty(), "{json}");
+}
+
 /// The story: of a key that `CL.THROTTLE` counts and denies, `get` and `explain` said that it passes, not counted, because no limit of
 /// the policy applies. Such a call tells its limit, so only the call can tell whether it passes.
 #[test]

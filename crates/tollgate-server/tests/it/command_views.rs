@@ -90,7 +90,7 @@ fn a_reload_of_compat_rules_reports_the_changes() {
     let (_, text) = printed(&server, "reload --force");
     for expected in [
         "reloaded\n",
-        "changed d: each a\n  - d: each a: 2 requests a hour\n  + d: each a: 2000 requests a hour\n",
+        "changed d: each a\n  - d: each a: 2 requests an hour\n  + d: each a: 2000 requests an hour\n",
         "added d: each q\n",
         "removed d: each b\n",
     ] {

@@ -9,6 +9,7 @@ use tollgate_tower::attributes::BUILT_IN;
 
 use super::wording::texts;
 use crate::problem::Problem;
+use crate::service::throttle::ThrottledKey;
 use crate::service::{Service, throttle};
 use crate::text;
 
@@ -61,6 +62,25 @@ pub(super) fn doubt(service: &Service, given: &[(&str, tollgate::Value<'_>)]) ->
         None => format!("; limits count by {}", Vec::from_iter(used).join(", ")),
     };
     Some(format!("no limit uses {}{cure}", text::shown(name)))
+}
+
+/// Doubts about the key of a command that carries its limit, where no limit reads such an attribute and no command has
+/// counted the key: probably another attribute is meant.
+pub(super) fn throttle_doubt(
+    service: &Service,
+    given: &[(&str, tollgate::Value<'_>)],
+    throttled: &ThrottledKey,
+) -> Option<String> {
+    if throttled.is_call || !throttled.counted.is_empty() || service.compat().is_some() {
+        return None;
+    }
+    let policy = service.engine.policy();
+    let is_unread = |name: &str| !policy.names(name) && !policy.declares(name);
+    let (name, _) = given.iter().find(|(name, _)| throttle::ATTRIBUTES.contains(name) && is_unread(name))?;
+    let mut used = policy.limits().iter().flat_map(|limit| limit.by().iter().map(By::name));
+    let meant = used.find(|used| used.ends_with(&format!("_{name}")));
+    let cure = meant.map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
+    Some(format!("no limit uses {name}, and no CL.THROTTLE or THROTTLE has counted this key{cure}"))
 }
 
 /// The attributes that a limit reads, or that requests are known to have.

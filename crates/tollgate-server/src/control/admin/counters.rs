@@ -50,7 +50,8 @@ pub(super) async fn explain(act: &Act<'_>, body: &[u8], depth: Depth) -> Result<
     view.policy = Some(act.policy_report()).filter(PolicyReport::has_error);
     view.is_stranger = known.is_stranger();
     view.digests = attribute_checks::digests(service, &given, &request);
-    view.doubt = attribute_checks::doubt(service, &given);
+    let throttle_doubt = || attribute_checks::throttle_doubt(service, &given, &throttled);
+    view.doubt = attribute_checks::doubt(service, &given).or_else(throttle_doubt);
     let given = ExplainedRequest { request: &request, explanation: &as_given };
     match read.as_ref().zip(as_read.as_ref()) {
         Some((read, explanation)) => {

@@ -13,7 +13,7 @@ use serde::Serialize;
 use subtle::ConstantTimeEq;
 
 use crate::disk;
-use crate::fleet::{AskedFor, NodeKey, NodeSignature};
+use crate::fleet::{AskedFor, NodeKey, NodeSignature, TokenOrigin};
 
 /// Minimum and maximum length of a chosen token, in characters.
 const TOKEN_CHARS: (usize, usize) = (16, 256);
@@ -183,6 +183,7 @@ pub(crate) struct Credentials {
     /// The token with the role admin, where it is in no file of its own, and its file.
     pub(crate) token: Option<GivenToken>,
     pub(crate) token_file: Option<PathBuf>,
+    pub(crate) origin: TokenOrigin,
 }
 
 /// Configures the accepted tokens.
@@ -247,7 +248,9 @@ pub(crate) fn credentials(settings: &TokenSettings) -> Result<Credentials, Strin
         }
         known.push(owner);
     }
-    Ok(Credentials { tokens: Tokens(known), notice: notices.join(" and "), token, token_file })
+    let is_given = settings.token.is_some() || settings.tokens.is_some();
+    let origin = if is_given { TokenOrigin::Given } else { TokenOrigin::Made };
+    Ok(Credentials { tokens: Tokens(known), notice: notices.join(" and "), token, token_file, origin })
 }
 
 /// Writes a token to a file that only this user can read. A file that others could read is replaced, not kept.

@@ -93,6 +93,8 @@ pub(super) struct KeyCounts {
     pub(super) attributes: Vec<(String, String)>,
     pub(super) decisions: u64,
     pub(super) denied: u64,
+    /// The decisions that a limit in shadow would have denied. Nodes of older versions do not say it.
+    pub(super) would_deny: u64,
     pub(super) sources: Counts,
     pub(super) is_estimated: bool,
     /// The instant of the first of these decisions. Nodes of older versions do not say it.
@@ -316,6 +318,7 @@ impl KeyCounts {
             attributes: key.attributes,
             decisions: key.decisions,
             denied: key.denied,
+            would_deny: key.would_deny,
             sources: named(key.sources),
             is_estimated: key.is_estimated,
         }
@@ -324,6 +327,7 @@ impl KeyCounts {
     fn add(&mut self, other: Self) {
         self.decisions += other.decisions;
         self.denied += other.denied;
+        self.would_deny += other.would_deny;
         self.is_estimated |= other.is_estimated;
         // RFC 3339 in UTC sorts by time.
         self.since = self.since.take().into_iter().chain(other.since).min();
@@ -513,6 +517,7 @@ mod tests {
                 limit: "a".to_owned(),
                 key: "k".to_owned(),
                 decisions,
+                would_deny: 2,
                 sources: [("lease".to_owned(), 1)].into(),
                 ..KeyCounts::default()
             }],
@@ -530,6 +535,7 @@ mod tests {
         assert_eq!(sum.verdicts["deny"], VerdictCounts { second: 2, a_second: 4, quarter: 6 });
         assert_eq!((sum.limits["a"].denied, sum.limits["a"].trend[59]), (30, 2));
         assert_eq!((sum.keys.len(), sum.keys[0].decisions, sum.keys[0].decided_by()), (1, 12, "lease"));
+        assert_eq!(sum.keys[0].would_deny, 4);
         assert_eq!((sum.near.len(), sum.near[0].remaining), (1, 1));
         let text = serde_json::to_string(&sum).unwrap();
         let read: NodeCounts = serde_json::from_str(&text).unwrap();

@@ -120,7 +120,8 @@ impl OverviewSource<'_> {
     /// Whether the clocks of the nodes are in step, by which blocks and overrides end.
     fn clocks_fact(&self) -> Option<Fact> {
         let roster = self.recorder.roster.as_ref()?;
-        let known = roster.nodes.iter().filter_map(|node| Some((node, node.clock_ms?)));
+        let nodes = roster.nodes.iter().filter(|node| node.state != NodeState::Lost);
+        let known = nodes.filter_map(|node| Some((node, node.clock_ms?)));
         let (node, ms) = known.max_by_key(|(_, ms)| ms.unsigned_abs())?;
         Some(match clock_text(ms) {
             None => Fact { name: "clocks", text: "in step".to_owned(), tone: Tone::Good },
@@ -153,7 +154,7 @@ impl OverviewSource<'_> {
             return Fact { name: "store", text, tone: if full.is_some() { Tone::Bad } else { Tone::Good } };
         };
         let nodes = self.recorder.store(1).map_or(0, |(_, now)| now.nodes);
-        let nodes = if nodes > 0 { format!(", {nodes} servers share it") } else { String::new() };
+        let nodes = if nodes > 0 { format!(", {}", sharing(nodes)) } else { String::new() };
         match store["since"].as_str() {
             Some(since) => {
                 Fact { name: "store", text: format!("{place} is away since {since}"), tone: Tone::Bad }
@@ -210,8 +211,28 @@ impl OverviewSource<'_> {
     }
 }
 
+/// How many servers share the store.
+fn sharing(nodes: u64) -> String {
+    match nodes {
+        1 => "1 server shares it".to_owned(),
+        nodes => format!("{nodes} servers share it"),
+    }
+}
+
 fn status(report: &Value) -> Fact {
     let text = report["status"].as_str().unwrap_or_default().to_owned();
     let tone = if text == "ok" { Tone::Good } else { Tone::Bad };
     Fact { name: "server", text, tone }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The story: the console said "1 servers share it".
+    #[test]
+    fn one_server_shares_its_store() {
+        assert_eq!(sharing(1), "1 server shares it");
+        assert_eq!(sharing(2), "2 servers share it");
+    }
 }

@@ -143,6 +143,7 @@ impl OverviewSource<'_> {
             fields.push(PanelField::count(format!("{mark}{}", key.decisions)));
             fields.push(PanelField::count(format!("{mark}{}", key.denied)));
             fields.push(PanelField::toned(share(key.denied, key.decisions), denied_tone));
+            fields.push(PanelField::count(format!("{mark}{}", key.would_deny)));
             fields.push(key.decided_by().into());
             fields.push(key.since.clone().unwrap_or_default().into());
             PanelEntry::new(fields).about(self.about_key(&key.limit, &key.attributes))
@@ -158,7 +159,16 @@ impl OverviewSource<'_> {
                 "Of at most the last {TOP_WINDOW_SECONDS} s{of_nodes}; ~ marks an estimate from sampled decisions. Open a key \
                  to explain, block or reset it, or to override its limit."
             ),
-            columns: &["limit", "key", "asked", "denied", "denied share", "decided by", "since"],
+            columns: &[
+                "limit",
+                "key",
+                "asked",
+                "denied",
+                "denied share",
+                "would deny",
+                "decided by",
+                "since",
+            ],
             entries: self.numbers.keys.iter().take(KEYS_SHOWN).map(entry).collect(),
             empty: "No decision about a key was made in the last two minutes.",
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tollgate::{Ticks, Timestamp};
 
 use crate::costs::Costs;
+use crate::freeze::{Freeze, FreezeCause, Statement};
 use crate::learned::{Departure, Learned, Replenish, WindowReport};
 use crate::pace::Pace;
 use crate::random::Random;
@@ -24,24 +25,6 @@ const CIRCUIT_MAX: Ticks = Ticks::from_secs(32);
 const RECOVERY_TARGET_MIN: u64 = 64;
 /// Jitter after a freeze: a tenth of it, and this much besides.
 const JITTER: Ticks = Ticks::from_millis(100);
-
-/// Why a bucket is frozen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FreezeCause {
-    /// The server refused a call.
-    Throttled(ThrottleKind),
-    /// The server failed this many times in a row.
-    Failing(u32),
-}
-
-/// A time in which no calls are sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Freeze {
-    /// Its end.
-    pub until: Timestamp,
-    /// Its cause.
-    pub cause: FreezeCause,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flow {
@@ -245,7 +228,7 @@ impl Bucket {
         if let Flow::Probing { probe, cause } = self.flow
             && probe == number
         {
-            self.flow = Flow::Frozen(Freeze { until: now, cause });
+            self.flow = Flow::Frozen(Freeze { until: now, cause, said: None });
         }
     }
 
@@ -313,19 +296,16 @@ impl Bucket {
                 self.pace.slow_down(now);
             }
         }
-        let announced = throttle.retry_after.filter(|wait| !wait.is_zero());
-        let wait = announced.unwrap_or_else(|| self.backoff(throttle.kind, signals));
+        let announced = throttle.retry_after.filter(|wait| !wait.is_zero()).or_else(|| reset_of(signals));
+        let wait = announced.unwrap_or_else(|| self.backoff(throttle.kind));
         let jitter = random.up_to(Ticks::from_micros(wait.as_micros() / 10) + JITTER);
         let cause = FreezeCause::Throttled(throttle.kind);
-        self.freeze(Freeze { until: now + wait + jitter, cause }, now)
+        let said = announced.map(|wait| Statement { at: now, wait });
+        self.freeze(Freeze { until: now + wait + jitter, cause, said }, now)
     }
 
     /// How long to wait if the server does not say.
-    fn backoff(&self, kind: ThrottleKind, signals: &Signals) -> Ticks {
-        let reset = signals.windows.iter().filter(|window| window.remaining == Some(0));
-        if let Some(wait) = reset.filter_map(|window| window.resets_in).max().filter(|wait| !wait.is_zero()) {
-            return wait;
-        }
+    fn backoff(&self, kind: ThrottleKind) -> Ticks {
         if kind.is_long() {
             return LONG_PAUSE;
         }
@@ -352,7 +332,7 @@ impl Bucket {
         let wait = Ticks::from_micros(CIRCUIT_FIRST.as_micros() << over.min(5)).min(CIRCUIT_MAX);
         let wait = wait + random.up_to(Ticks::from_micros(wait.as_micros() / 10));
         let cause = FreezeCause::Failing(self.failures_in_row);
-        Some(self.freeze(Freeze { until: now + wait, cause }, now))
+        Some(self.freeze(Freeze { until: now + wait, cause, said: None }, now))
     }
 
     /// Freezes the bucket, or keeps a freeze that ends later.
@@ -369,9 +349,24 @@ impl Bucket {
         freeze
     }
 
+    /// An operator ends the freeze: the next call finds out whether the server takes calls again. The server's numbers
+    /// are forgotten, since they may say the same as its refusal.
+    pub(crate) fn thaw(&mut self, now: Timestamp) -> Option<Freeze> {
+        let frozen = self.frozen(now)?;
+        self.flow = Flow::Frozen(Freeze { until: now, ..frozen });
+        self.learned.forget();
+        Some(frozen)
+    }
+
     /// Every call up to this number left before the freeze.
     pub(crate) fn mark_frozen(&mut self, newest: u64) {
         self.frozen_at_call = self.frozen_at_call.max(newest);
         self.in_flight_since_freeze = 0;
     }
+}
+
+/// When the server's used-up counters are full again.
+fn reset_of(signals: &Signals) -> Option<Ticks> {
+    let used_up = signals.windows.iter().filter(|window| window.remaining == Some(0));
+    used_up.filter_map(|window| window.resets_in).max().filter(|wait| !wait.is_zero())
 }

@@ -13,12 +13,12 @@ use tollgate_redis::{
     ConnectError, FleetExchange, FleetNews, RedisStore, SettingsError, SharedItem, SharedTopic,
 };
 
-use crate::bucket::Freeze;
+use crate::freeze::Freeze;
 use crate::outbound::Outbound;
 use crate::race::first_in;
 use crate::random::Random;
 use crate::settings::Settings;
-use crate::shared_freezes::SharedFreeze;
+use crate::shared_freezes::{FreezeChange, SharedFreeze};
 use crate::state::Shared;
 
 /// How often a process asks for the freezes of others.
@@ -147,7 +147,7 @@ where
 }
 
 fn item_of(freeze: &SharedFreeze, known: &SyncState) -> Option<SharedItem> {
-    let until = freeze.freeze.until.unix_micros().saturating_add_signed(known.ahead);
+    let until = freeze.change.until().unix_micros().saturating_add_signed(known.ahead);
     Some(SharedItem { id: freeze.id()?, written: 0, until, text: freeze.text()? })
 }
 
@@ -167,23 +167,26 @@ fn apply_news<S: Store + Send + Sync + 'static>(
             && let Some(read) = SharedFreeze::read(&item.text, until)
         {
             for shared in handles.iter().filter(|shared| shared.outbox.process != read.process) {
-                follow(shared, &read, item.until, now);
+                match read.change {
+                    FreezeChange::Frozen(freeze) => follow(shared, &read, freeze, item.until, now),
+                    FreezeChange::Thawed(_) => shared.queues().follow_thaw(&read.key, now),
+                }
             }
         }
     }
 }
 
 /// Follows the freeze of another. `written_until` is its end as the store has it.
-fn follow<S>(shared: &Shared<S>, read: &SharedFreeze, written_until: u64, now: Timestamp) {
-    let until = read.freeze.until;
+fn follow<S>(shared: &Shared<S>, read: &SharedFreeze, freeze: Freeze, written_until: u64, now: Timestamp) {
+    let until = freeze.until;
     // The same each time that this item comes, so that it does not prolong the freeze.
     let mut random = Random::seeded(shared.outbox.process ^ written_until);
     let tenth = Ticks::from_micros(until.since(now).as_micros() / 10).min(PROBE_JITTER_MAX);
-    let freeze = Freeze { until: until + PROBE_LATER + random.up_to(tenth + PROBE_JITTER), ..read.freeze };
+    let freeze = Freeze { until: until + PROBE_LATER + random.up_to(tenth + PROBE_JITTER), ..freeze };
     let kept = shared.queues().freeze(&read.key, &read.host, freeze, now);
     // In the store it replaced a longer one. What this process adds to a freeze is not published.
     if kept.until.since(until) > PROBE_LATER + PROBE_JITTER + PROBE_JITTER_MAX {
-        shared.outbox.publish(&read.key, &read.host, kept);
+        shared.outbox.publish(&read.key, &read.host, FreezeChange::Frozen(kept));
     }
 }
 
@@ -194,9 +197,9 @@ mod tests {
     use tollgate::ManualClock;
 
     use super::*;
-    use crate::bucket::FreezeCause;
     use crate::call::Call;
     use crate::dialect::ResponseView;
+    use crate::freeze::FreezeCause;
     use crate::keys::BucketKey;
     use crate::signal::ThrottleKind;
 
@@ -224,9 +227,9 @@ mod tests {
         let refused = process(&time);
         let until = time.now() + Ticks::from_secs(10);
         let (key, host) = (BucketKey::Origin("api.example.com".into()), "api.example.com");
-        let freeze = Freeze { until, cause: FreezeCause::Throttled(ThrottleKind::Rate) };
+        let freeze = Freeze { until, cause: FreezeCause::Throttled(ThrottleKind::Rate), said: None };
         refused.shared.queues().freeze(&key, host, freeze, time.now());
-        refused.shared.outbox.publish(&key, host, freeze);
+        refused.shared.outbox.publish(&key, host, FreezeChange::Frozen(freeze));
         let pending = refused.shared.outbox.take(64);
         let items: Vec<SharedItem> =
             pending.iter().filter_map(|freeze| item_of(freeze, &SyncState::default())).collect();
@@ -236,6 +239,32 @@ mod tests {
         let (first, last) = (*others.first().unwrap(), *others.last().unwrap());
         assert!(first >= until + PROBE_LATER, "{first:?}");
         assert!(last <= until + PROBE_LATER + PROBE_JITTER + Ticks::from_secs(1), "{last:?}");
+    }
+
+    /// An operator ends a freeze in one process, and the others follow. A later refusal freezes them again.
+    #[test]
+    fn the_end_of_a_freeze_is_shared() {
+        let time = ManualClock::new();
+        let (refused, other) = (process(&time), process(&time));
+        let (key, host) = (BucketKey::Origin("api.example.com".into()), "api.example.com");
+        let cause = FreezeCause::Throttled(ThrottleKind::Rate);
+        let freeze = Freeze { until: time.now() + Ticks::from_secs(86_400), cause, said: None };
+        let shared = |from: &Outbound, to: &Outbound| {
+            let pending = from.shared.outbox.take(64);
+            let items = pending.iter().filter_map(|freeze| item_of(freeze, &SyncState::default())).collect();
+            let now = time.now().unix_micros();
+            let news = FleetNews { now, items: Some(items), ..FleetNews::default() };
+            apply_news(std::slice::from_ref(&to.shared), &mut SyncState::default(), news);
+        };
+        for _ in 0..2 {
+            refused.shared.queues().freeze(&key, host, freeze, time.now());
+            refused.shared.outbox.publish(&key, host, FreezeChange::Frozen(freeze));
+            shared(&refused, &other);
+            assert_eq!((refused.freezes().len(), other.freezes().len()), (1, 1));
+            assert_eq!(other.thaw(|_| true).len(), 1);
+            shared(&other, &refused);
+            assert_eq!((refused.freezes(), other.freezes()), (vec![], vec![]));
+        }
     }
 
     /// A process is refused for a second and writes that over the hour in the store. A process that knows of the hour
@@ -253,16 +282,21 @@ mod tests {
         assert_eq!(known.len(), 1);
 
         let news = |until: Timestamp| {
-            let freeze = Freeze { until, cause: FreezeCause::Throttled(ThrottleKind::Rate) };
+            let freeze = Freeze { until, cause: FreezeCause::Throttled(ThrottleKind::Rate), said: None };
             let key = BucketKey::Origin("api.example.com".into());
             let process = shared.outbox.process ^ 1;
-            let read = SharedFreeze { key, host: "api.example.com".to_owned(), freeze, process };
+            let read = SharedFreeze {
+                key,
+                host: "api.example.com".to_owned(),
+                change: FreezeChange::Frozen(freeze),
+                process,
+            };
             let items = item_of(&read, &SyncState::default()).into_iter().collect();
             FleetNews { now: shared.engine.now().unix_micros(), items: Some(items), ..FleetNews::default() }
         };
         apply_news(all, &mut SyncState::default(), news(received + Ticks::from_secs(10)));
         assert_eq!(shared.outbox.take(64), known);
-        apply_news(all, &mut SyncState::default(), news(known[0].freeze.until));
+        apply_news(all, &mut SyncState::default(), news(known[0].change.until()));
         assert_eq!(shared.outbox.take(64), []);
     }
 }

@@ -8,9 +8,9 @@ use tollgate::store::Store;
 use tollgate::{LimitStatus, MemoryStore, Permit, Reservation, Ticks, Timestamp};
 
 use crate::background;
-use crate::bucket::{Freeze, FreezeCause};
 use crate::call::{Call, Usage};
 use crate::dialect::{self, ResponseView};
+use crate::freeze::{Freeze, FreezeCause};
 use crate::keys::{BucketKey, CallIdentity};
 use crate::queue::Arrival;
 use crate::refusal::Refusal;
@@ -18,6 +18,7 @@ use crate::renewal::Renewal;
 use crate::report::admits_now;
 use crate::retry;
 use crate::settings::Learning;
+use crate::shared_freezes::FreezeChange;
 use crate::signal::{Signals, ThrottleKind};
 use crate::state::Shared;
 
@@ -163,7 +164,7 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
             answered.frozen
         };
         if let Some((key, freeze)) = frozen {
-            self.shared.outbox.publish(&key, self.host(), freeze);
+            self.shared.outbox.publish(&key, self.host(), FreezeChange::Frozen(freeze));
         }
         if let Some(throttle) = signals.throttle
             && retry::is_refused_unseen(status, signals, self.guarded.call.may_repeat())
@@ -178,7 +179,8 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
     /// The refusal of the next attempt of a call that the server refused, if it could not leave in time.
     fn refusal_after(&self, kind: ThrottleKind, now: Timestamp) -> Option<Refusal> {
         let queues = self.shared.queues();
-        let (key, Freeze { until, cause }) = queues.frozen(&self.server, now)?;
+        let (key, freeze) = queues.frozen(&self.server, now)?;
+        let Freeze { until, cause, said } = freeze;
         // The freeze of another call may be the longer one.
         let long = [FreezeCause::Throttled(kind), cause].into_iter().find_map(|cause| match cause {
             FreezeCause::Throttled(kind) if kind.is_long() => Some(kind),
@@ -188,9 +190,11 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
         match long {
             Some(kind) => {
                 let (bucket, wait) = (key.name(&identity.host).to_string(), until.since(now));
-                Some(Refusal::Exhausted { bucket, kind, wait, until })
+                Some(Refusal::Exhausted { bucket, kind, wait, until, said })
             }
-            None if until > arrival.leaves_until() => Some(arrival.too_late(key, &identity.host, until)),
+            None if until > arrival.leaves_until() => {
+                Some(arrival.too_late(key, &identity.host, until, Some(freeze)))
+            }
             None => None,
         }
     }
@@ -282,7 +286,7 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
             if failure == Failure::NotSent {
                 self.shared.queues().unsend(self.guarded.number, now);
             } else if let Some((key, freeze)) = self.shared.queues().fail(self.guarded.number, now) {
-                self.shared.outbox.publish(&key, self.host(), freeze);
+                self.shared.outbox.publish(&key, self.host(), FreezeChange::Frozen(freeze));
             }
         }
         if let Some(units) = units {

@@ -372,6 +372,11 @@ impl Learned {
         }
     }
 
+    /// Forgets the numbers of the server.
+    pub(crate) fn forget(&mut self) {
+        self.windows.clear();
+    }
+
     /// Units that the server leaves for calls not yet sent, in a window that a limit follows.
     pub(crate) fn left_for(&self, limit: &str) -> Option<u64> {
         let (name, window) = self.windows.iter().find(|(name, _)| follows(limit, name))?;

@@ -32,8 +32,10 @@
 //! | plan a batch | [`Outbound::forecast`] |
 //! | share limits in a fleet | `Outbound::connect` with the feature `redis` |
 //! | see what waits | [`Outbound::report`], [`metrics`] |
+//! | see which buckets are frozen, and lift a freeze | [`Outbound::freezes`], [`Outbound::thaw`] |
 //!
-//! Each module uses only those above it: what a response says (`signal`, `dialect`), what a call asks for (`call`,
+//! Each module uses only those above it: what a response says (`signal`, `dialect`), how long it
+//! forbids calls (`freeze`), what a call asks for (`call`,
 //! `refusal`, `retry`, `settings`), one bucket of a server (`costs`, `learned`, `pace`, `bucket`), the queues before all
 //! buckets (`keys`, `queue`, `queues`, `slots`), what is shared and reported (`shared_freezes`, `report`, `metrics`,
 //! `state`), the path of a call (`renewal`, `guard`, `reserved`, `waiting`, `outbound`), and the ways in (`preset`, `layer`,
@@ -46,6 +48,7 @@
 
 pub mod signal;
 pub mod dialect;
+mod freeze;
 mod call;
 mod refusal;
 mod random;
@@ -85,11 +88,11 @@ struct Guide;
 #[doc = include_str!("../README.md")]
 struct Package;
 
-pub use bucket::{Freeze, FreezeCause};
 pub use call::{Call, Priority, Usage};
 pub use dialect::ResponseView;
 #[cfg(feature = "redis")]
 pub use fleet::FleetStore;
+pub use freeze::{Freeze, FreezeCause, Statement};
 pub use guard::{Failure, Guard};
 pub use layer::{
     BoxError, CallError, CloneBody, CopyBody, OutboundBody, OutboundLayer, OutboundLayerBuilder,

@@ -12,11 +12,12 @@ use crate::call::Call;
 use crate::guard::Guard;
 use crate::keys::{BucketKey, CallIdentity};
 use crate::queue::Arrival;
-use crate::queues::{QueueSettings, Queues};
+use crate::queues::{BucketReport, QueueSettings, Queues};
 use crate::random::Random;
 use crate::refusal::{Basis, Refusal};
 use crate::report::{Forecast, Report, Totals, admits_now};
 use crate::settings::Settings;
+use crate::shared_freezes::FreezeChange;
 use crate::state::Shared;
 use crate::waiting::{Waiting, costs_of, refusal_for_ever};
 
@@ -196,6 +197,27 @@ impl<S: Store + Send + Sync + 'static> Outbound<S> {
     pub fn report(&self) -> Report {
         let now = self.shared.engine.now();
         Report { totals: Totals::of(&self.shared.totals), buckets: self.shared.queues().report(now) }
+    }
+
+    /// The frozen buckets, by name.
+    #[must_use]
+    pub fn freezes(&self) -> Vec<BucketReport> {
+        let now = self.shared.engine.now();
+        self.shared.queues().freezes(now)
+    }
+
+    /// Ends the freezes of these buckets, and returns them as they were. The next call finds out whether the server takes
+    /// calls again; if it refuses that one, the bucket is frozen again. In a fleet every process follows.
+    pub fn thaw(&self, is_meant: impl Fn(&BucketReport) -> bool) -> Vec<BucketReport> {
+        let now = self.shared.engine.now();
+        let thawed = self.shared.queues().thaw(is_meant, now);
+        let mut reports = Vec::new();
+        for (key, report, freeze) in thawed {
+            self.shared.outbox.publish(&key, &report.owner, FreezeChange::Thawed(freeze.until));
+            reports.push(report);
+        }
+        reports.sort_by(|a, b| a.name.cmp(&b.name));
+        reports
     }
 
     pub(crate) fn identity(&self, call: &Call) -> CallIdentity {

@@ -9,6 +9,7 @@ use tollgate::{Quota, Rate, Ticks, Timestamp};
 use crate::bucket::Bucket;
 use crate::call::Call;
 use crate::costs::Costs;
+use crate::freeze::Freeze;
 use crate::keys::BucketKey;
 use crate::refusal::Refusal;
 use crate::settings::Settings;
@@ -52,13 +53,20 @@ impl Arrival {
     }
 
     /// The refusal of a call that a bucket lets leave only at this instant.
-    pub(crate) fn too_late(&self, key: &BucketKey, host: &str, until: Timestamp) -> Refusal {
+    pub(crate) fn too_late(
+        &self,
+        key: &BucketKey,
+        host: &str,
+        until: Timestamp,
+        freeze: Option<Freeze>,
+    ) -> Refusal {
         Refusal::TooLate {
             bucket: key.name(host).to_string(),
             basis: key.basis(),
             wait: until.since(self.at),
             max_wait: self.max_wait,
             until,
+            freeze,
         }
     }
 }

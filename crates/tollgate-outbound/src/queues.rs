@@ -7,8 +7,9 @@ use std::task::Waker;
 
 use tollgate::{Ticks, Timestamp};
 
-use crate::bucket::{Admission, Behaviour, Bucket, Freeze, FreezeCause};
+use crate::bucket::{Admission, Behaviour, Bucket};
 use crate::costs::Costs;
+use crate::freeze::{Freeze, FreezeCause};
 use crate::keys::{BucketKey, CallIdentity};
 use crate::learned::WindowReport;
 use crate::queue::{Front, LimitShape, QueuedBucket, Rank};
@@ -485,6 +486,42 @@ impl Queues {
         each.max_by_key(|(_, freeze)| freeze.until)
     }
 
+    /// The frozen buckets, by name.
+    pub(crate) fn freezes(&self, now: Timestamp) -> Vec<BucketReport> {
+        let frozen = self.buckets.iter().filter(|(_, queued)| queued.bucket.frozen(now).is_some());
+        by_name(frozen.map(|(key, queued)| report_of(key, queued, now)))
+    }
+
+    /// Ends the freezes of these buckets, and returns them as they were.
+    pub(crate) fn thaw(
+        &mut self,
+        is_meant: impl Fn(&BucketReport) -> bool,
+        now: Timestamp,
+    ) -> Vec<(BucketKey, BucketReport, Freeze)> {
+        let mut thawed = Vec::new();
+        for (key, queued) in &mut self.buckets {
+            let report = report_of(key, queued, now);
+            if report.frozen.is_some()
+                && is_meant(&report)
+                && let Some(freeze) = queued.bucket.thaw(now)
+            {
+                queued.wake_first();
+                thawed.push((key.clone(), report, freeze));
+            }
+        }
+        thawed
+    }
+
+    /// Another process ended the freeze of this bucket.
+    #[cfg(feature = "redis")]
+    pub(crate) fn follow_thaw(&mut self, key: &BucketKey, now: Timestamp) {
+        if let Some(queued) = self.buckets.get_mut(key)
+            && queued.bucket.thaw(now).is_some()
+        {
+            queued.wake_first();
+        }
+    }
+
     /// Units that the server leaves for further calls, in the window that a limit follows.
     pub(crate) fn left_for(&self, keys: &[BucketKey], limit: &str) -> Option<u64> {
         keys.iter().filter_map(|key| self.buckets.get(key)?.bucket.left_for(limit)).min()
@@ -512,21 +549,28 @@ impl Queues {
 
     /// All buckets, by name.
     pub(crate) fn report(&self, now: Timestamp) -> Vec<BucketReport> {
-        let each = self.buckets.iter().map(|(key, queued)| BucketReport {
-            name: queued.name.to_string(),
-            owner: queued.owner.to_string(),
-            counts_all_calls: matches!(key, BucketKey::Host(_)),
-            basis: key.basis(),
-            waiting: queued.len(),
-            in_flight: queued.bucket.in_flight,
-            refusals: queued.bucket.refusals,
-            frozen: queued.bucket.frozen(now),
-            windows: queued.bucket.windows(),
-        });
-        let mut reports: Vec<BucketReport> = each.collect();
-        reports.sort_by(|a, b| a.name.cmp(&b.name));
-        reports
+        by_name(self.buckets.iter().map(|(key, queued)| report_of(key, queued, now)))
     }
+}
+
+fn report_of(key: &BucketKey, queued: &QueuedBucket, now: Timestamp) -> BucketReport {
+    BucketReport {
+        name: queued.name.to_string(),
+        owner: queued.owner.to_string(),
+        counts_all_calls: matches!(key, BucketKey::Host(_)),
+        basis: key.basis(),
+        waiting: queued.len(),
+        in_flight: queued.bucket.in_flight,
+        refusals: queued.bucket.refusals,
+        frozen: queued.bucket.frozen(now),
+        windows: queued.bucket.windows(),
+    }
+}
+
+fn by_name(reports: impl Iterator<Item = BucketReport>) -> Vec<BucketReport> {
+    let mut reports: Vec<BucketReport> = reports.collect();
+    reports.sort_by(|a, b| a.name.cmp(&b.name));
+    reports
 }
 
 /// A freeze that no call waits for.
@@ -535,7 +579,7 @@ fn refusal_of(name: &str, freeze: Freeze, now: Timestamp) -> Option<Refusal> {
     match freeze.cause {
         FreezeCause::Failing(failures) => Some(Refusal::CircuitOpen { bucket, failures, wait, until }),
         FreezeCause::Throttled(kind) if kind.is_long() => {
-            Some(Refusal::Exhausted { bucket, kind, wait, until })
+            Some(Refusal::Exhausted { bucket, kind, wait, until, said: freeze.said })
         }
         FreezeCause::Throttled(_) => None,
     }

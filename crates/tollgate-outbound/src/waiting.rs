@@ -319,7 +319,8 @@ impl<'o, 'c, S: Store + Send + Sync + 'static> Waiting<'o, 'c, S> {
     }
 
     fn too_late(&self, key: &BucketKey, until: Timestamp, now: Timestamp) -> Refusal {
-        self.arrival.too_late(key, &self.identity.host, until.max(now))
+        let freeze = self.shared.queues().frozen(std::slice::from_ref(key), now).map(|(_, freeze)| freeze);
+        self.arrival.too_late(key, &self.identity.host, until.max(now), freeze)
     }
 }
 

@@ -249,7 +249,11 @@ impl Config {
         problems.filed.extend(tollgate_gateway::file_problems(&self.routes));
         problems.filed.extend(self.outbound.iter().flat_map(OutboundPlan::file_problems));
         match store {
-            Ok(store) if problems.is_empty() => Ok(OpenedConfig { store, callers }),
+            Ok(store) if problems.is_empty() => {
+                let doubts = self.outbound.iter().flat_map(OutboundPlan::doubts);
+                self.warnings.extend(doubts.map(|finding| finding.to_string()));
+                Ok(OpenedConfig { store, callers })
+            }
             _ => Err(self.wrong(problems)),
         }
     }

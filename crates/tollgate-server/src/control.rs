@@ -3,10 +3,11 @@
 
 pub(crate) mod admin;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::fleet::FleetMember;
 use crate::operator_state::OperatorStateFile;
+use crate::outbound::OutboundProxy;
 use crate::readiness::{Audience, Readiness, ReadinessReport};
 use crate::reload::Reloader;
 use crate::service::Service;
@@ -29,6 +30,8 @@ pub(crate) struct ControlPlane {
     pub(crate) fleet: Arc<FleetMember>,
     /// The operators of the server.
     pub(crate) admin: Admin,
+    /// The outbound proxy, once it is served; empty without one.
+    pub(crate) outbound: OnceLock<Arc<OutboundProxy>>,
     /// The pages for operators.
     pub(crate) web_console: WebConsole,
     /// Held while all metrics are read.

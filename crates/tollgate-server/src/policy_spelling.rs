@@ -110,7 +110,7 @@ fn names(limit: &Limit) -> impl Iterator<Item = (String, &str)> {
 }
 
 /// The names without which the limit never applies, each with where it stands.
-fn needed(limit: &Limit) -> impl Iterator<Item = (String, &str)> {
+pub(crate) fn needed(limit: &Limit) -> impl Iterator<Item = (String, &str)> {
     names(limit).filter(|(_, name)| {
         let is_needed = |condition: &Condition| match condition {
             Condition::OneOf { name: of, sense, .. } => of == name && *sense == Negation::Is,

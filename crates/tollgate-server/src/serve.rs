@@ -145,7 +145,8 @@ async fn serve(mut prepared: Prepared, console: &mut Console) -> Result<(), Stri
     let listeners = Listeners::bind(&settings.listen, &proxying.routes).await?;
     let (delay, traces) = (settings.drain_delay, settings.traces.take());
     let (clock, tls) = (prepared.clock.clone(), prepared.tls.clone());
-    let started = Started::new(prepared, &listeners, console)?;
+    let providers = proxying.outbound.as_ref().map(|outbound| outbound.providers.as_slice());
+    let started = Started::new(prepared, &listeners, providers.unwrap_or_default(), console)?;
     let Started { control, watcher, files, store, snapshots, operator_state, shared, held: _held, announced } =
         started;
     let service = &control.service;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::Ticks;
-use tollgate_outbound::{Basis, Call, Failure, FreezeCause, Refusal, ThrottleKind};
+use tollgate_outbound::{Basis, Call, Failure, FreezeCause, Refusal, Statement, ThrottleKind};
 
 use crate::fixture::{Client, HOST, call, left, run_tasks, settings};
 
@@ -101,6 +101,29 @@ async fn a_long_freeze_is_an_error_with_its_instant() {
     assert_eq!((bucket.as_str(), *basis), (HOST, Basis::Server));
     assert!(until.since(now) >= Ticks::from_secs(3_600), "{until:?}");
     assert!(refusal.to_string().contains(HOST) && refusal.to_string().contains("the server"), "{refusal}");
+}
+
+/// The story: one `Retry-After: 86400` stopped an API for a day, and nothing lifted it. An operator sees the freeze with the
+/// server's words, and ends it: one call finds out, and the bucket is frozen again if the server refuses that one.
+#[tokio::test]
+async fn an_operator_ends_a_freeze() {
+    let client = Client::new(OPEN, settings());
+    let refused = client.outbound.acquire(&call()).await.unwrap();
+    let said_at = client.time.now();
+    let fields = [("retry-after", "86400"), ("ratelimit-remaining", "0"), ("ratelimit-reset", "86400")];
+    client.answer(refused, 429, &fields).await;
+    let refusal = client.outbound.acquire(&call()).await.err().unwrap().to_string();
+    assert!(refusal.contains("said to wait 24 h;") && !refusal.contains("call less often"), "{refusal}");
+    let frozen = client.outbound.freezes();
+    let said = frozen.iter().map(|bucket| bucket.frozen.unwrap().said.unwrap()).collect::<Vec<_>>();
+    let day = Ticks::from_secs(86_400);
+    assert!(matches!(said[..], [Statement { at, wait }] if at == said_at && wait == day), "{said:?}");
+    assert_eq!(client.outbound.thaw(|bucket| bucket.owner == "other.example.com"), []);
+    assert_eq!(client.outbound.thaw(|bucket| bucket.owner == HOST), frozen);
+    assert_eq!(client.outbound.freezes(), []);
+    let probe = client.outbound.acquire(&call()).await.unwrap();
+    client.answer(probe, 429, &fields).await;
+    assert_eq!(client.outbound.freezes().len(), 1);
 }
 
 /// Money is no matter of waiting.

@@ -20,6 +20,7 @@ mod sharing;
 
 // The verbs.
 mod counters;
+mod outbound;
 mod overload;
 mod overrides;
 mod reload;

@@ -7,12 +7,16 @@ use std::time::Duration;
 
 use http::Uri;
 use serde::Deserialize;
-use tollgate::Engine;
+use tollgate::policy::source::{nearest, quoted};
+use tollgate::policy::{Finding, Mode};
 use tollgate::request::VALUE_BYTES_MAX;
+use tollgate::{Policy, PolicyError};
 use tollgate_gateway::{ClientPlan, Target, pem};
 use tollgate_outbound::{Call, Preset};
 
 use super::estimate::{CostUnit, INPUT_TOKENS, MAX_TOKENS};
+use crate::policy_spelling;
+use crate::policy_warnings::Doubts;
 use crate::text::unknown_name;
 use crate::time_text;
 
@@ -36,6 +40,23 @@ pub(super) const MAX_WAIT_MAX: Duration = Duration::from_secs(3_600);
 const ATTRIBUTES_MAX: usize = 16;
 /// The attributes that each call has of its own.
 const OWN_ATTRIBUTES: [&str; 7] = [PROVIDER, "host", "route", "method", "path", INPUT_TOKENS, MAX_TOKENS];
+
+/// The attributes that calls can have without `attributes` in the config.
+const CALL_ATTRIBUTES: [&str; 11] = [
+    PROVIDER,
+    "host",
+    "route",
+    "method",
+    "path",
+    "api_key",
+    "model",
+    "operation",
+    "scope",
+    INPUT_TOKENS,
+    MAX_TOKENS,
+];
+/// A policy with which only the limits of the provider hold.
+const NO_LIMITS: &str = "limits: []";
 
 /// The section as the config writes it.
 #[derive(Debug, Deserialize)]
@@ -126,7 +147,59 @@ impl OutboundDocument {
     }
 }
 
+impl ProviderPlan {
+    /// The policy for its calls: its own, or that of the preset. Without either nothing but the provider's numbers limits
+    /// them.
+    ///
+    /// # Errors
+    /// The file of its own policy cannot be used.
+    pub(crate) fn policy(&self) -> Result<Policy, PolicyError> {
+        match &self.policy {
+            Some(path) => Policy::open(path),
+            None => self.preset.map_or(NO_LIMITS, |preset| preset.policy_text()).parse(),
+        }
+    }
+
+    /// The limits of its own policy that apply to none of its calls, because no call has an attribute that they need.
+    fn doubts(&self) -> Vec<Finding> {
+        let Some((path, policy)) = self.policy.as_ref().zip(self.policy().ok()) else { return Vec::new() };
+        let name = path.display().to_string();
+        let doubts = Doubts { file: &name, policy: &policy };
+        let mut found = Vec::new();
+        for (index, limit) in
+            policy.limits().iter().enumerate().filter(|(_, limit)| limit.mode() != Mode::Off)
+        {
+            for (field, needed) in policy_spelling::needed(limit) {
+                let is_had = self.base_call.text(needed).is_some() || policy.declares(needed);
+                if is_had || CALL_ATTRIBUTES.contains(&needed) {
+                    continue;
+                }
+                let provider = &self.name;
+                let meant = nearest(needed, CALL_ATTRIBUTES);
+                let meant = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+                let message = format!(
+                    "no call to the provider {provider} has an attribute {}, so the limit never applies{meant}",
+                    quoted(needed)
+                );
+                let accepted = format!(
+                    "{}, or a name under outbound.providers.{provider}.attributes",
+                    CALL_ATTRIBUTES.join(", ")
+                );
+                found.push(doubts.finding(index, &field, message, accepted));
+            }
+        }
+        found
+    }
+}
+
 impl OutboundPlan {
+    /// The limits that apply to no call, in the order of the providers' names.
+    pub(crate) fn doubts(&self) -> Vec<Finding> {
+        let mut providers: Vec<&ProviderPlan> = self.providers.iter().collect();
+        providers.sort_by(|a, b| a.name.cmp(&b.name));
+        providers.into_iter().flat_map(ProviderPlan::doubts).collect()
+    }
+
     /// The problems of the files that providers name, each of which begins with its field.
     pub(crate) fn file_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
@@ -134,7 +207,7 @@ impl OutboundPlan {
             let ca = client.ca.as_deref().filter(|_| origin.starts_with("https:"));
             let ca = ca.and_then(|path| pem::authorities(path).err());
             problems.extend(ca.map(|problem| format!("outbound.providers.{name}.ca: {problem}")));
-            let policy = policy.as_ref().and_then(|path| Engine::builder().open(path).err());
+            let policy = policy.as_ref().and_then(|path| Policy::open(path).err());
             let found = policy.map(|error| error.to_string()).unwrap_or_default();
             problems.extend(found.lines().map(|line| format!("outbound.providers.{name}.policy: {line}")));
         }

@@ -7,11 +7,11 @@ use std::task::{Context, Poll};
 
 use http::{HeaderValue, Request, Response};
 use tollgate::host::Host;
-use tollgate::{Engine, MemoryStore, Policy, Secret};
+use tollgate::{Engine, MemoryStore, Secret};
 use tollgate_gateway::listen::UpstreamBudget;
 use tollgate_gateway::{ClientFailure, ClientRequestBody, ClientResponseBody, UpstreamClient};
 use tollgate_outbound::{
-    BoxError, CopyBody, Outbound, OutboundBody, OutboundLayer, OutboundService, Settings,
+    BoxError, BucketReport, CopyBody, Outbound, OutboundBody, OutboundLayer, OutboundService, Settings,
 };
 use tower_layer::Layer;
 use tower_service::Service;
@@ -23,15 +23,13 @@ use crate::store::Stores;
 
 /// Bytes for the counters of one provider, unless they are in a shared store.
 const COUNTER_BYTES: u64 = 64 << 20;
-/// A policy with which only the limits of the provider hold.
-const NO_LIMITS: &str = "limits: []";
 
 /// The body of a provider's answer.
 pub(super) type ProviderBody = OutboundBody<ClientResponseBody>;
 
 /// An API, and the calls to it.
-pub(super) struct Provider {
-    pub(super) plan: ProviderPlan,
+pub(crate) struct Provider {
+    pub(crate) plan: ProviderPlan,
     /// Its host, as the limits and the calls name it.
     pub(super) host: HeaderValue,
     /// The same in the spelling of reports.
@@ -88,6 +86,18 @@ impl Provider {
         self.client.tidy();
     }
 
+    /// Its frozen buckets: a shared store brings freezes of other providers as well.
+    pub(crate) fn freezes(&self) -> Vec<BucketReport> {
+        let mut frozen = self.outbound.freezes();
+        frozen.retain(|bucket| bucket.owner == self.host_name);
+        frozen
+    }
+
+    /// Ends its freezes, in every process on the same store, and returns them as they were.
+    pub(crate) fn thaw(&self) -> Vec<BucketReport> {
+        self.outbound.thaw(|bucket| bucket.owner == self.host_name)
+    }
+
     /// The rest of a path that is this provider's.
     pub(super) fn rest<'p>(&self, path: &'p str) -> Option<&'p str> {
         let rest = path.strip_prefix(self.plan.prefix.as_str())?;
@@ -97,14 +107,8 @@ impl Provider {
 
 /// The engine of a provider's policy.
 fn engine(plan: &ProviderPlan, server: &TollgateService) -> Result<Engine<Stores>, String> {
-    let builder = match &plan.policy {
-        Some(path) => Engine::builder().open(path).map_err(|error| format!("policy: {error}"))?,
-        None => {
-            let text = plan.preset.map_or(NO_LIMITS, |preset| preset.policy_text());
-            let policy = text.parse::<Policy>().map_err(|error| format!("preset: {error}"))?;
-            Engine::builder().policy(policy)
-        }
-    };
+    let policy = plan.policy().map_err(|error| format!("policy: {error}"))?;
+    let builder = Engine::builder().policy(policy);
     let clock = server.clock().clone();
     let Some(fleet) = server.engine.store().fleet() else {
         let store = Stores::Memory(MemoryStore::new(COUNTER_BYTES, clock.now()));

@@ -15,6 +15,7 @@ use tower_service::Service as _;
 
 use super::document::{MAX_WAIT_MAX, OutboundPlan};
 use super::estimate::{BodySummary, CostUnit};
+use super::freeze_news::FreezeNews;
 use super::graphql;
 use super::own_answer::{AnswerKind, OwnAnswer, SHOULD_RETRY};
 use super::provider::{Provider, ProviderBody};
@@ -34,6 +35,8 @@ const COST: HeaderName = HeaderName::from_static("tollgate-cost");
 const WHOLE_BYTES_MAX: u64 = 8 << 20;
 /// How often connections are closed that were idle too long.
 const TIDY_EVERY: Duration = Duration::from_secs(5);
+/// How often new freezes are written to the log.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// The body of a response: the proxy's own, or the provider's, whether it came as a response or in an error.
 pub(super) type ProxyBody = Either<Full<Bytes>, Either<ProviderBody, RefusedBody>>;
@@ -63,6 +66,11 @@ impl OutboundProxy {
         Ok(Self { providers })
     }
 
+    /// The APIs that are called.
+    pub(crate) fn providers(&self) -> &[Provider] {
+        &self.providers
+    }
+
     /// Counts in the store of the server under the fleet's secret, also when the server learns that late.
     pub(crate) fn follow_secret(self: &Arc<Self>, server: &TollgateService) {
         let proxy = Arc::clone(self);
@@ -76,14 +84,17 @@ impl OutboundProxy {
         meter.probe(move |_| proxy.providers.iter().flat_map(samples).collect());
     }
 
-    /// Closes connections that were idle too long, until the server stops.
+    /// Closes connections that were idle too long, and tells the log of long freezes, until the server stops.
     pub(crate) fn maintain(self: &Arc<Self>, stop: &Stop) {
         let (proxy, mut stop) = (Arc::clone(self), stop.clone());
         tokio::spawn(async move {
-            let mut due = tokio::time::interval(TIDY_EVERY);
+            let (mut due, mut telling) =
+                (tokio::time::interval(TIDY_EVERY), tokio::time::interval(TELL_EVERY));
+            let mut news = FreezeNews::default();
             loop {
                 tokio::select! {
                     _ = due.tick() => proxy.providers.iter().for_each(Provider::tidy),
+                    _ = telling.tick() => proxy.providers.iter().for_each(|provider| news.tell(provider)),
                     () = stopped(&mut stop) => return,
                 }
             }

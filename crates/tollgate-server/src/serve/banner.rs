@@ -8,6 +8,7 @@ use tollgate_compat::CompatConfig;
 use super::example_request::example_request;
 use super::settings::Addresses;
 use crate::control::admin::{Credentials, web_console};
+use crate::outbound::ProviderPlan;
 use crate::reload::Start;
 
 /// Maximum number of limits that are spelled out. `policy check` shows the others.
@@ -41,6 +42,8 @@ impl Access {
 pub(super) struct BannerNotes<'a> {
     pub(super) store: &'a [String],
     pub(super) state: &'a [&'a str],
+    /// The APIs that are called through the server.
+    pub(super) providers: &'a [ProviderPlan],
 }
 
 /// The lines of the banner.
@@ -74,7 +77,10 @@ pub(super) fn lines(
     let open = all.into_iter().flatten().find(|open| !open.ip().is_loopback()).unwrap_or(address);
     lines.extend(warnings(start, open, access));
     lines.push(String::new());
+    // A server that only calls others has no use for the example policy.
+    let only_calls = loaded.is_example() && addresses.gateway.is_none() && addresses.outbound.is_some();
     match loaded.rules.compat() {
+        None if only_calls => {}
         None => lines.extend(limits(loaded.rules.policy().sentences())),
         Some(compat) => {
             let format = compat.format().name();
@@ -82,15 +88,25 @@ pub(super) fn lines(
             lines.extend(limits(compat.sentences()));
         }
     }
-    if !loaded.warnings.is_empty() {
+    if !notes.providers.is_empty() {
+        if !only_calls {
+            lines.push(String::new());
+        }
+        lines.extend(calls(notes.providers));
+    }
+    if !loaded.warnings.is_empty() && !only_calls {
         lines.push(String::new());
         lines.extend(loaded.warnings.to_string().lines().map(str::to_owned));
     }
     lines.push(String::new());
     lines.push("Try it:".to_owned());
+    let called = addresses.outbound.zip(notes.providers.first()).filter(|_| only_calls);
     lines.push(match (loaded.rules.compat(), addresses.gateway) {
         (None, Some(gateway)) => format!("  {}", gateway_attempt(gateway, access)),
-        (None, None) => format!("  {}", attempt(loaded.rules.policy(), address, access)),
+        (None, None) => match called {
+            Some((outbound, provider)) => format!("  {}", call_attempt(outbound, provider, access)),
+            None => format!("  {}", attempt(loaded.rules.policy(), address, access)),
+        },
         (Some(compat), _) => format!("  {}", compat_attempt(compat, address, access)),
     });
     lines.push(String::new());
@@ -110,6 +126,21 @@ fn limits(all: Vec<String>) -> Vec<String> {
             "  and {} more; `tollgate policy check` shows all of them",
             count - SENTENCES_SHOWN
         ));
+    }
+    lines
+}
+
+/// The APIs that are called, and the limits of the calls to each.
+fn calls(providers: &[ProviderPlan]) -> Vec<String> {
+    let mut lines = vec!["Calls to other APIs:".to_owned()];
+    for provider in providers {
+        lines.push(format!("  {} → {}{}", provider.name, provider.origin, provider.base));
+        // A file that cannot be used ends the start with its problem.
+        let sentences = provider.policy().map(|policy| policy.sentences()).unwrap_or_default();
+        if sentences.is_empty() {
+            lines.push("    no limits but those that its answers report".to_owned());
+        }
+        lines.extend(sentences.into_iter().take(SENTENCES_SHOWN).map(|sentence| format!("    {sentence}")));
     }
     lines
 }
@@ -141,6 +172,12 @@ fn attempt(policy: &Policy, address: SocketAddr, access: Access) -> String {
 fn gateway_attempt(gateway: SocketAddr, access: Access) -> String {
     let authority = if access.has_tls { "--cacert CA.pem " } else { "" };
     format!("curl -i {authority}{}://{}/", access.http(), reachable(gateway))
+}
+
+/// A command that sends a call through the outbound proxy, which asks for certificates and for no token.
+fn call_attempt(outbound: SocketAddr, provider: &ProviderPlan, access: Access) -> String {
+    let (command, _) = curl(outbound, Access { needs_token: false, ..access });
+    format!("{command}-i {}://{}{}/", access.http(), reachable(outbound), provider.prefix)
 }
 
 /// The beginning of a command with the needed credentials, and the base URL.

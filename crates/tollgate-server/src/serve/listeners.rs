@@ -112,6 +112,7 @@ impl Listeners {
             proxy.follow_secret(service);
             proxy.show(&service.meter);
             proxy.maintain(stopped);
+            let _ = control.outbound.set(Arc::clone(&proxy)); // It is built once.
             let limit = tasks.budget.connection_limit();
             let asked = Arc::clone(service);
             tasks.open(listener, limit, AlpnProtocol::Http, move |stream, stop| {

@@ -2,7 +2,7 @@
 //! banner before it counts.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tollgate::Clock;
 use tollgate_compat::CompatConfig;
@@ -22,6 +22,7 @@ use crate::control::admin::web_console::WebConsole;
 use crate::control::admin::{self, Admin, Credentials};
 use crate::fleet::{FleetMember, MemberParts, PeerClient, PeerTrust};
 use crate::operator_state::{OperatorStateFile, SharedState};
+use crate::outbound::ProviderPlan;
 use crate::readiness::Readiness;
 use crate::reload::{WatchedFiles, Watcher};
 use crate::service::{Overload, Service};
@@ -55,6 +56,7 @@ impl Started {
     pub(super) fn new(
         prepared: Prepared,
         listeners: &Listeners,
+        providers: &[ProviderPlan],
         console: &mut Console,
     ) -> Result<Self, String> {
         let Prepared { settings, store, clock, tls, mut start, callers, served, peers } = prepared;
@@ -68,7 +70,7 @@ impl Started {
         let state_start = state_dir.map(|path| OperatorStateFile::open(path, &clock));
         let lines = state_start.iter().filter_map(|state_start| state_start.line.as_deref());
         let state: Vec<&str> = opened.state_line().into_iter().chain(lines).collect();
-        let notes = banner::BannerNotes { store: &opened.store_lines(), state: &state };
+        let notes = banner::BannerNotes { store: &opened.store_lines(), state: &state, providers };
         let credentials = admin::credentials(&settings.admin)?;
         let (policy, reload) = (settings.policy.as_ref(), &settings.reload);
         let (reloader, watcher) = Watcher::new(&mut start, policy, reload, served, clock.now());
@@ -115,6 +117,7 @@ impl Started {
             snapshots: snapshots.as_ref().map(|snapshots| Arc::clone(&snapshots.status)).unwrap_or_default(),
             operator_state: operator_state.clone(),
             admin: if is_open { admin.open_to_all() } else { admin },
+            outbound: OnceLock::new(),
             web_console: WebConsole::new(addresses.http.port()),
             scraping: tokio::sync::Mutex::default(),
         });

@@ -32,6 +32,9 @@ fn roles() {
         ("POST", "/admin/v1/explain", key, 0, 200),
         ("GET", "/admin/v1/top?limit=5", "", 0, 200),
         ("GET", diff, "", 0, 404),
+        // There are no providers here.
+        ("GET", "/admin/v1/outbound", "", 0, 404),
+        ("POST", "/admin/v1/outbound/thaw", r#"{"provider":"x"}"#, 1, 404),
         ("POST", "/admin/v1/reset", key, 1, 200),
         ("POST", "/admin/v1/block", block, 1, 200),
         ("POST", "/admin/v1/unblock", key, 1, 200),

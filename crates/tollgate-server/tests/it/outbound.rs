@@ -9,6 +9,7 @@ use hyper::Version;
 use serde_json::Value;
 use tollgate_testkit::until;
 
+use crate::admin::{TOKEN, ask};
 use crate::gateway_h2::acceptor;
 use crate::gateway_upstream::{OPEN, Upstream};
 use crate::guide::{Last, blocks, first, shell, succeeded};
@@ -36,7 +37,9 @@ impl Outbound {
         let section = section.replace('@', &folder.0.display().to_string());
         let config = folder.write("config.yaml", &section).display().to_string();
         let arguments = ["serve", "--http", "127.0.0.1:0", "--outbound", "127.0.0.1:0", "--config", &config];
-        let server = Server::spawn(tollgate(&[&arguments[..], &["--policy", "-"]].concat()), OPEN);
+        let mut command = tollgate(&[&arguments[..], &["--policy", "-"]].concat());
+        command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+        let server = Server::spawn(command, OPEN);
         let shown = server.banner.lines().find_map(|line| line.trim().strip_prefix("outbound http://"));
         let address = shown.unwrap_or_else(|| panic!("no outbound proxy in {}", server.banner)).to_owned();
         Self { server, address, folder }
@@ -252,6 +255,126 @@ fn the_call_that_learns_of_a_long_refusal_gets_the_answer_of_the_api() {
         assert_eq!((next.status, upstream.count()), (429, sent), "{code}");
         assert_eq!(json(&next)["type"], format!("urn:tollgate:problem:{code}"));
     }
+}
+
+/// The story: an API that asked for a day was not called for a day, and nothing showed it. The log has each long freeze once,
+/// in the words of the API, and the answer of the proxy names them.
+#[test]
+fn a_long_freeze_is_logged_once_with_the_words_of_the_api() {
+    let upstream = Upstream::start();
+    let section =
+        format!("outbound: {{providers: {{partner: {{url: 'http://{}/give'}}}}}}", upstream.address);
+    let mut outbound = Outbound::start("outbound-frozen", &section, &[]);
+    outbound.get("/partner/429", "Give-Retry-After: 86400\r\n");
+    outbound.server.await_log("and said Retry-After: 86400; no call is sent until ");
+    for _ in 0..3 {
+        let answer = json(&outbound.get("/partner/200", ""));
+        let detail = answer["detail"].as_str().unwrap();
+        assert!(
+            detail.contains("the server refused a call at ") && detail.contains("said to wait 24 h"),
+            "{detail}"
+        );
+        assert!(!detail.contains("call less often"), "{detail}");
+    }
+    // Another credential has the same bucket name, and its freeze is no longer.
+    outbound.get("/partner/429", "Authorization: Bearer k2\r\nGive-Retry-After: 30\r\n");
+    outbound.server.signal("-TERM");
+    let rest = outbound.server.rest_of_log();
+    assert!(!rest.contains("no call is sent"), "{rest}");
+}
+
+/// The commands of the guide show a freeze and end it: the next call leaves. The audit log has who did it.
+#[test]
+fn an_operator_lists_freezes_and_ends_them() {
+    let upstream = Upstream::start();
+    let section = format!("outbound: {{providers: {{github: {{url: 'http://{}/give'}}}}}}", upstream.address);
+    let outbound = Outbound::start("outbound-thaw", &section, &[]);
+    outbound.get("/github/429", "Give-Retry-After: 86400\r\n");
+    assert_eq!(outbound.get("/github/200", "").status, 429);
+    let here = outbound.server.address.to_string();
+    let blocks = blocks(GUIDE);
+    let commands: Vec<&str> =
+        blocks.iter().filter(|(language, _)| *language == "sh admin").map(|(_, block)| *block).collect();
+    let answers = commands.into_iter().map(|command| {
+        let mut command = shell(&command.replace("127.0.0.1:8080", &here));
+        command.env("TOKEN", TOKEN);
+        serde_json::from_str::<Value>(&succeeded(command).0).unwrap()
+    });
+    let answers: Vec<Value> = answers.collect();
+    let [listed, thawed] = &answers[..] else { panic!("{answers:?}") };
+    let (provider, frozen) = (&listed["providers"][0], &listed["providers"][0]["frozen"][0]);
+    assert_eq!(
+        (&provider["provider"], &frozen["bucket"]),
+        (&"github".into(), &upstream.address.to_string().into())
+    );
+    assert_eq!(
+        (&frozen["kind"], &frozen["retry_after_ms"]),
+        (&"rate".into(), &86_400_000.into()),
+        "{listed}"
+    );
+    assert!(frozen["until"].is_string() && frozen["said_at"].is_string(), "{listed}");
+    assert_eq!((&thawed["provider"], &thawed["thawed"][0]), (&"github".into(), frozen));
+    assert_eq!(outbound.get("/github/200", "").status, 200);
+    let path = "/admin/v1/outbound/thaw";
+    let again = ask(&outbound.server, TOKEN, "POST", path, r#"{"provider": "github"}"#).json();
+    assert_eq!(again["thawed"], serde_json::json!([]));
+    let unknown = ask(&outbound.server, TOKEN, "POST", path, r#"{"provider": "githbu"}"#).problem(404);
+    assert!(unknown.contains("did you mean github?"), "{unknown}");
+    let audit = ask(&outbound.server, TOKEN, "GET", "/admin/v1/audit", "").json();
+    let entries = audit["entries"].as_array().unwrap();
+    let is_thaw = |entry: &&Value| entry["verb"] == "outbound thaw" && entry["about"] == "github";
+    let outcomes: Vec<&Value> = entries.iter().filter(is_thaw).map(|entry| &entry["outcome"]).collect();
+    assert_eq!(outcomes, ["0 buckets thawed", "1 bucket thawed"]);
+}
+
+/// The story: `by: [api_kye]` was accepted, and the limit never applied to any call. Attributes in the config, and those that
+/// the policy declares, are no mistakes.
+#[test]
+fn limits_that_apply_to_no_call_are_warned_of() {
+    let folder = Folder::new("outbound-never");
+    let policy = folder.write(
+        "p.yaml",
+        "attributes: [team]\nlimits:\n  - {name: typo, by: [api_kye], rate: 1/s}\n  - {name: good, by: [api_key, plan, team], rate: 1/s}\n",
+    );
+    let section = format!(
+        "outbound: {{providers: {{api: {{url: 'http://127.0.0.1:9', policy: '{}', attributes: {{plan: live}}}}}}}}",
+        policy.display()
+    );
+    let config = folder.write("config.yaml", &section).display().to_string();
+    let checked = run(&["config", "check", &config], b"");
+    let warnings = stderr(&checked);
+    assert!(checked.status.success(), "{warnings}");
+    let expected = "p.yaml:3:23: warning: limits[0] \"typo\".by[0]: no call to the provider api has an attribute api_kye, so the \
+                    limit never applies; did you mean api_key?";
+    assert!(warnings.contains(expected) && warnings.lines().count() == 1, "{warnings}");
+}
+
+/// A server that only calls other APIs shows these with their limits, and not the example policy.
+#[test]
+fn a_server_without_a_policy_shows_its_providers() {
+    let folder = Folder::new("outbound-banner");
+    let policy = folder.write("p.yaml", "limits: [{name: calls, by: [host], rate: 2/s}]");
+    let section = format!(
+        "outbound: {{providers: {{api: {{url: 'http://127.0.0.1:9/v1', policy: '{}'}}, bare: {{url: 'http://127.0.0.1:9'}}}}}}",
+        policy.display()
+    );
+    let config = folder.write("config.yaml", &section).display().to_string();
+    let arguments = ["serve", "--http", "127.0.0.1:0", "--outbound", "127.0.0.1:0", "--config", &config];
+    let server = Server::spawn(tollgate(&arguments), "");
+    let shown = &server.banner;
+    assert!(
+        shown.contains("Calls to other APIs:\n")
+            && shown.contains("  api → http://127.0.0.1:9/v1\n    calls: "),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("  bare → http://127.0.0.1:9\n    no limits but those that its answers report"),
+        "{shown}"
+    );
+    assert!(
+        !shown.contains("Limits:") && shown.contains("Try it:\n  curl -s -i http://127.0.0.1:"),
+        "{shown}"
+    );
 }
 
 /// A client that leaves takes its call out of the queue: it is not sent, and the next one does not wait for it.

@@ -32,6 +32,13 @@ pub(super) struct KeyForm<'b> {
     pub(super) attributes: Named<'b>,
 }
 
+/// The provider whose freezes to end.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ThawForm {
+    pub(super) provider: String,
+}
+
 /// The key whose counters to reset.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

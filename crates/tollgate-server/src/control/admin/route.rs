@@ -51,11 +51,15 @@ pub(super) enum Verb {
     Audit,
     /// List the nodes of the fleet.
     Fleet,
+    /// List the APIs that are called, with their frozen buckets.
+    Outbound,
+    /// End the freezes of one of them.
+    Thaw,
 }
 
 /// The verbs: each with its path below `/admin/v1/`, its method, and the minimum role. A request about all limits, or a
 /// forced one, needs the role admin as well. The body shows whether it is one.
-const VERBS: [(Verb, &str, &str, Role); 19] = [
+const VERBS: [(Verb, &str, &str, Role); 21] = [
     (Verb::Limits, "limits", "GET", Role::Viewer),
     (Verb::Get, "get", "POST", Role::Viewer),
     (Verb::Explain, "explain", "POST", Role::Viewer),
@@ -75,6 +79,8 @@ const VERBS: [(Verb, &str, &str, Role); 19] = [
     (Verb::History, "history", "GET", Role::Viewer),
     (Verb::Audit, "audit", "GET", Role::Admin),
     (Verb::Fleet, "fleet", "GET", Role::Viewer),
+    (Verb::Outbound, "outbound", "GET", Role::Viewer),
+    (Verb::Thaw, "outbound/thaw", "POST", Role::Operator),
 ];
 
 impl Verb {
@@ -126,6 +132,7 @@ impl Verb {
     pub(super) fn name(self) -> &'static str {
         match self {
             Verb::Diff => "policy diff",
+            Verb::Thaw => "outbound thaw",
             Verb::Compared(_) => "policy diff status",
             Verb::Stop(_) => "policy diff stop",
             _ => VERBS.iter().find(|(verb, ..)| *verb == self).map_or("", |(_, path, ..)| path),

@@ -17,7 +17,9 @@ use super::token::TokenHolder;
 use super::view::{Depth, LimitFooting, LimitsView};
 use super::web_console::{self, FormFields};
 use super::wording::not_with_a_body;
-use super::{attribute_checks, counters, diff, fleet, overload, overrides, past_hour, reload, sharing};
+use super::{
+    attribute_checks, counters, diff, fleet, outbound, overload, overrides, past_hour, reload, sharing,
+};
 use crate::control::ControlPlane;
 use crate::problem::{AdminProblem, Problem};
 
@@ -43,6 +45,7 @@ pub(super) async fn operate(
             fleet::view(&act, sender, request, asker).await
         }
         Verb::Fleet => AdminAnswer::json(&control.fleet.roster().await),
+        Verb::Outbound => outbound::list(&act),
         Verb::Diff => diff::diff(&act, sender, request).await,
         Verb::Numbers => web_console::own_numbers(control),
         Verb::History => {
@@ -84,8 +87,10 @@ async fn carry_out(act: &Act<'_>, body: &[u8]) -> Result<AdminAnswer, Problem> {
         Verb::Block | Verb::Unblock | Verb::Kill | Verb::Shadow | Verb::Percent | Verb::Restore => {
             sharing::changed(act.control, || change(act, body)).await
         }
+        Verb::Thaw => outbound::thaw(act, &form::read(body)?),
         Verb::Reload => reload::reload(act, &form::read(body)?).await,
         Verb::Limits | Verb::Top | Verb::Tail | Verb::Audit | Verb::Fleet => Err(not_with_a_body(act.verb)),
+        Verb::Outbound => Err(not_with_a_body(act.verb)),
         Verb::Diff | Verb::Requests | Verb::Numbers | Verb::History => Err(not_with_a_body(act.verb)),
         Verb::Compared(_) | Verb::Stop(_) => Err(not_with_a_body(act.verb)),
     }

@@ -178,7 +178,7 @@ impl Console {
         self.closed |= write!(self.out, "{text}").is_err();
     }
 
-    /// What `print` would write to the answer.
+    /// Collects the lines that `print` writes to the answer, instead of writing them.
     pub(crate) fn captured(&mut self, print: impl FnOnce(&mut Self)) -> String {
         let captured = Captured::default();
         let out = std::mem::replace(&mut self.out, Box::new(captured.clone()));

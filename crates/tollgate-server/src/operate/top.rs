@@ -20,7 +20,7 @@ const FRAME: Duration = Duration::from_secs(1);
 /// Lines of a frame beside the keys, its head and its foot: the titles, the total, what it counts, one for more keys, and
 /// that of the cursor.
 const TABLE_LINES: usize = 5;
-/// What marks an estimate, and how it is made.
+/// The explanation of the mark of an estimate.
 const ESTIMATED: &str =
     "\n~ estimated: in a second with many decisions one in 16 is looked at, and counts for 16";
 /// The column of the decisions since the last frame.

@@ -56,8 +56,10 @@ pub(crate) fn run(arguments: &ConfigCheckArguments, console: &mut Console) -> u8
             config.show(console);
             policy.iter().for_each(|policy| policy.show(console));
         }
-        status =
-            [config.status, policy.map_or(SUCCESS, |policy| policy.status)].into_iter().fold(status, u8::max);
+        for checked in policy.iter().chain([&config]) {
+            let is_denied = arguments.deny_warnings && !checked.warnings.is_empty();
+            status = status.max(checked.status).max(if is_denied { FAILURE } else { SUCCESS });
+        }
     }
     if arguments.json {
         console.line(json!({ "files": reports }));

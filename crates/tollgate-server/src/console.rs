@@ -1,8 +1,10 @@
 //! Standard output and standard error of a command. A reader that goes away, such as `head`, is not an error. Colours
 //! and characters beyond ASCII are for terminals.
 
+use std::cell::RefCell;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
+use std::rc::Rc;
 
 use clap::ValueEnum;
 use clap::builder::StyledStr;
@@ -92,6 +94,21 @@ pub(crate) fn columns(text: &str) -> usize {
     text.chars().map(is_seen).filter(|is_seen| *is_seen).count()
 }
 
+/// Text that is collected instead of written.
+#[derive(Clone, Default)]
+struct Captured(Rc<RefCell<Vec<u8>>>);
+
+impl Write for Captured {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.borrow_mut().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// The two streams of a command.
 pub(crate) struct Console {
     out: Box<dyn Write>,
@@ -136,6 +153,13 @@ impl Console {
         }
     }
 
+    /// The same streams as a terminal with so many columns.
+    #[cfg(test)]
+    pub(crate) const fn with_width(mut self, width: usize) -> Self {
+        self.width = Some(width);
+        self
+    }
+
     /// Writes one line of the answer.
     pub(crate) fn line(&mut self, line: impl Display) {
         self.closed |= writeln!(self.out, "{line}").is_err();
@@ -152,6 +176,21 @@ impl Console {
     /// Writes text that is not a line, such as an escape sequence that clears the screen.
     pub(crate) fn text(&mut self, text: impl Display) {
         self.closed |= write!(self.out, "{text}").is_err();
+    }
+
+    /// Collects the lines that `print` writes to the answer, instead of writing them.
+    pub(crate) fn captured(&mut self, print: impl FnOnce(&mut Self)) -> String {
+        let captured = Captured::default();
+        let out = std::mem::replace(&mut self.out, Box::new(captured.clone()));
+        print(self);
+        self.out = out;
+        String::from_utf8_lossy(&captured.0.borrow()).into_owned()
+    }
+
+    /// The rows that lines take on the terminal, which continues a line that is too long in the next row.
+    pub(crate) fn rows_of(&self, lines: &str) -> usize {
+        let rows = |line: &str| self.width.map_or(1, |width| columns(line).div_ceil(width).max(1));
+        lines.lines().map(rows).sum()
     }
 
     /// Writes one line about a problem. Flushes the answer first, because both streams may be one terminal.

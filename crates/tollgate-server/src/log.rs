@@ -42,12 +42,15 @@ impl Log {
 }
 
 /// Starts the log. A process has one; a second start changes nothing.
-pub(crate) fn start(format: Option<LogFormat>) -> Log {
+///
+/// # Errors
+/// When the variable holds no level.
+pub(crate) fn start(format: Option<LogFormat>) -> Result<Log, String> {
     let wanted = std::env::var(LEVEL_VARIABLE).unwrap_or_default();
-    let usual = || Targets::new().with_default(LEVEL);
-    let chosen = if wanted.is_empty() { Ok(usual()) } else { filter(&wanted) };
-    let problem = chosen.as_ref().err().cloned();
-    let filter = chosen.unwrap_or_else(|_| usual());
+    let filter = match wanted.as_str() {
+        "" => Targets::new().with_default(LEVEL),
+        wanted => filter(wanted).map_err(|problem| format!("{LEVEL_VARIABLE}: {problem}"))?,
+    };
     let (writer, lines) = line::start();
     // Without colours, which are control characters: all control characters that are left come from logged values.
     let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(lines);
@@ -57,10 +60,7 @@ pub(crate) fn start(format: Option<LogFormat>) -> Log {
         LogFormat::Text => log.with(layer.compact().with_target(false)).try_init(),
         LogFormat::Json => log.with(layer.json()).try_init(),
     };
-    if let Some(problem) = problem {
-        tracing::warn!(problem, "{LEVEL_VARIABLE} is not understood, so {LEVEL} is logged");
-    }
-    Log(writer)
+    Ok(Log(writer))
 }
 
 /// The filter of a level such as `debug`, or of levels of modules such as `info,tollgate_redis=debug`. A word that is no

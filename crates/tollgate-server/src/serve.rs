@@ -48,7 +48,13 @@ const THREADS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Starts the server and waits for its end.
 pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
-    let log = log::start(arguments.observability.log_format);
+    let log = match log::start(arguments.observability.log_format) {
+        Ok(log) => log,
+        Err(problem) => {
+            console.error(problem);
+            return USAGE;
+        }
+    };
     let ended = match Settings::read(arguments).and_then(prepared) {
         Ok(prepared) => running(prepared, console).map_err(|problem| (FAILURE, problem)),
         Err(problem) => Err((USAGE, problem)),

@@ -5,8 +5,11 @@ use tollgate::time::WallOffset;
 use tollgate::{Ticks, Timestamp};
 pub(crate) use tollgate_gateway::time_text::{duration, signed};
 
+use crate::text::plain;
+
 /// By how many milliseconds two clocks may differ and be called in step.
 const CLOCK_MS_MAX: u64 = 1_000;
+const DAY_SECONDS: u64 = 86_400;
 
 /// An instant of the decision clock as RFC 3339, converted by the offset of the wall clock: in UTC, with as many digits
 /// as it needs. Empty if the instant cannot be written.
@@ -17,6 +20,19 @@ pub(crate) fn rfc3339(at: Timestamp, wall: WallOffset) -> String {
 /// An instant of the wall clock, always to the millisecond, for columns.
 pub(crate) fn rfc3339_millis(at: Timestamp) -> String {
     written(at).map(|instant| format!("{instant:.3}")).unwrap_or_default()
+}
+
+/// An instant in RFC 3339 for a column: without fractions of a second, and without the date where the next such time of
+/// day is meant. Any other text stays as it is.
+pub(crate) fn brief_instant(text: &str, now: Timestamp) -> String {
+    let Ok(at) = instant(text) else { return plain(text) };
+    let second = Timestamp::from_unix_seconds(at.unix_micros() / 1_000_000);
+    let whole = rfc3339(second, WallOffset::NONE);
+    let is_next = at >= now && at.since(now) < Ticks::from_secs(DAY_SECONDS);
+    match whole.split_once('T') {
+        Some((_, time)) if is_next => time.to_owned(),
+        _ => whole,
+    }
 }
 
 /// A duration for people: see [`Ticks::readable`].
@@ -63,6 +79,22 @@ mod tests {
         assert_eq!(rfc3339_millis(second), "1970-01-01T00:00:01.000Z");
         let last = Timestamp::from_unix_micros(u64::MAX);
         assert_eq!(rfc3339_millis(last), "2112-09-17T23:53:47.370Z", "the last instant there is");
+    }
+
+    /// An instant has no date where the next such time of day is meant, and no fraction.
+    #[test]
+    fn a_near_instant_has_no_date() {
+        let now = instant("2026-11-19T23:28:15.306Z").unwrap();
+        for (given, expected) in [
+            ("2026-11-19T23:28:15.999Z", "23:28:15Z"),
+            ("2026-11-20T00:03:15.306Z", "00:03:15Z"),
+            ("2026-11-20T23:28:15.305Z", "23:28:15Z"),
+            ("2026-11-20T23:28:15.306Z", "2026-11-20T23:28:15Z"),
+            ("2026-11-19T23:28:15Z", "2026-11-19T23:28:15Z"),
+            ("soon", "soon"),
+        ] {
+            assert_eq!(brief_instant(given, now), expected);
+        }
     }
 
     /// Times outside the supported range are refused, not adjusted.

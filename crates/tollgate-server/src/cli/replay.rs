@@ -11,6 +11,7 @@ Examples:
     --html report.html --json report.json
   tollgate replay --policy policy.yaml --against new.yaml access.log
   tollgate replay --policy policy.yaml - < access.log
+  tollgate replay --policy policy.yaml access.log --json
 
 Formats are found by looking: nginx and Apache common and combined, Envoy, Caddy and Traefik JSON, AWS ALB, HAProxy,
 CSV, NDJSON, HAR, and `tollgate tail --json`; plain, gzip or zstd. Nothing is sent anywhere.
@@ -72,8 +73,8 @@ pub struct ReplayArguments {
     /// Write the report as one HTML file, without scripts
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Write the report as JSON; - writes it to standard output instead of the text
-    #[arg(long, value_name = "FILE")]
+    /// Write the report as JSON; without FILE, or with -, to standard output instead of the text
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub json: Option<PathBuf>,
     /// Show keys as hashes that cannot be reversed, for a report that you share
     #[arg(long)]

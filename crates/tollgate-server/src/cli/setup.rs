@@ -53,8 +53,10 @@ Examples:
   tollgate config check config.yaml
   tollgate config check config.yaml --policy policy.yaml  # as served together
   tollgate config check config.yaml --json
+  tollgate config check config.yaml --policy policy.yaml --deny-warnings
 
-Exit status: 0 when every file is accepted (warnings are allowed), 1 when one is not, 2 when one cannot be read.";
+Exit status: 0 when every file is accepted (warnings are allowed), 1 when one is not, or has warnings with
+--deny-warnings, 2 when one cannot be read.";
 
 /// The arguments of `config check`.
 #[derive(Debug, Args)]
@@ -66,6 +68,9 @@ pub struct ConfigCheckArguments {
     /// The policy that is served with them: also report what a server would warn of
     #[arg(long, value_name = "FILE|DIR", env = "TOLLGATE_POLICY")]
     pub policy: Option<PathBuf>,
+    /// Exit with status 1 where there is a warning
+    #[arg(long)]
+    pub deny_warnings: bool,
     /// Print the problems as JSON
     #[arg(long)]
     pub json: bool,

@@ -218,12 +218,16 @@ impl Client {
             return format!("{} (HTTP {status})", self.not_tollgate());
         };
         let cure = match status {
-            StatusCode::UNAUTHORIZED => "; give it with --token, TOLLGATE_ADMIN_TOKEN or --token-file FILE",
+            StatusCode::UNAUTHORIZED => {
+                "; give the right one with --token, TOLLGATE_ADMIN_TOKEN or --token-file FILE"
+            }
             _ => "",
         };
         // The detail names the missing thing, or the place in a file.
         let title = match status {
             StatusCode::NOT_FOUND | StatusCode::CONFLICT => String::new(),
+            // A token was sent.
+            StatusCode::UNAUTHORIZED => "wrong token: ".to_owned(),
             // Fields that are flags here.
             _ if ["for: ", "since: ", "last: ", "note: "].iter().any(|name| detail.starts_with(name)) => {
                 "--".to_owned()

@@ -1,11 +1,12 @@
 //! Prints answers of the admin API for people.
 
 use serde_json::Value;
+use tollgate::{Clock, Timestamp};
 
 use super::table::{cell, table};
 use crate::console::{Console, Style};
 use crate::text::{grouped, plain};
-use crate::time_text::{clock_text, people};
+use crate::time_text::{brief_instant, clock_text, people};
 
 /// How the server says that a limit has one quota.
 const ONLY_QUOTA: &str = "its only quota";
@@ -327,6 +328,7 @@ pub(super) fn block(answer: &Value, console: &mut Console) {
 }
 
 pub(super) fn unblocked(answer: &Value, console: &mut Console) {
+    doubts(answer, console);
     console.line(if answer["unblocked"] == true {
         "unblocked"
     } else {
@@ -425,7 +427,24 @@ pub(super) fn policy_trouble(answer: &Value, console: &mut Console) {
     console.line("");
 }
 
+/// The mode of a limit for a column: that of its override, with its end, or that of the policy.
+fn mode(limit: &Value, now: Timestamp) -> String {
+    let percent_of = |mode: &str, percent: u64| match percent {
+        100 => mode.to_owned(),
+        _ => format!("{mode} {percent} %"),
+    };
+    let Some(expiring) = limit.get("effective_override") else {
+        return percent_of(text(limit, "mode"), limit["percent"].as_u64().unwrap_or(100));
+    };
+    let mode = match expiring["percent"].as_u64() {
+        Some(percent) => percent_of("enforce", percent),
+        None => text(expiring, "override").to_owned(),
+    };
+    format!("{mode} until {}", brief_instant(text(expiring, "until"), now))
+}
+
 pub(super) fn limits(answer: &Value, console: &mut Console) {
+    let now = Clock::precise().now();
     policy_trouble(answer, console);
     if let Some(all) = answer.get("all") {
         console.line(format_args!("all limits: {}\n", override_text(all)));
@@ -433,14 +452,9 @@ pub(super) fn limits(answer: &Value, console: &mut Console) {
     let rows: Vec<Vec<String>> = list(answer, "limits")
         .iter()
         .map(|limit| {
-            let mode = match limit.get("effective_override") {
-                Some(expiring) => override_text(expiring),
-                None if limit["percent"] == 100 => text(limit, "mode").to_owned(),
-                None => format!("{} {} %", text(limit, "mode"), limit["percent"]),
-            };
             let unused =
                 if limit["applied"] == false { "; no request yet since this server started" } else { "" };
-            vec![cell(text(limit, "name")), mode, format!("{}{unused}", meaning(limit))]
+            vec![cell(text(limit, "name")), mode(limit, now), format!("{}{unused}", meaning(limit))]
         })
         .collect();
     let compat = list(answer, "compat");

@@ -13,13 +13,16 @@ use super::table::cell;
 use crate::SUCCESS;
 use crate::cli::{TopArguments, TopSorting};
 use crate::console::{Console, Style};
-use crate::text::{grouped, plain, unknown_name};
+use crate::text::{counted, grouped, plain, unknown_name};
 
 /// How often it is drawn.
 const FRAME: Duration = Duration::from_secs(1);
-/// Lines of a frame that are not keys: two header lines, the titles, the total, what it counts, one for more keys,
-/// and that of the cursor.
-const FRAME_LINES: usize = 7;
+/// Lines of a frame beside the keys, its head and its foot: the titles, the total, what it counts, one for more keys, and
+/// that of the cursor.
+const TABLE_LINES: usize = 5;
+/// The explanation of the mark of an estimate.
+const ESTIMATED: &str =
+    "\n~ estimated: in a second with many decisions one in 16 is looked at, and counts for 16";
 /// The column of the decisions since the last frame.
 const LAST_SECOND: usize = 2;
 /// The column of the latest denial.
@@ -35,12 +38,9 @@ pub(super) async fn top(arguments: &TopArguments, console: &mut Console) -> Resu
     }
     let has_limits = client.call("GET", "/admin/v1/limits", None).await;
     are_known(&arguments.limits, &has_limits.unwrap_or_default())?;
-    // With a filter or another order than the server's, the keys to show may be among any that it knows.
-    let is_plain =
-        arguments.limits.is_empty() && !arguments.denied && arguments.sort == TopSorting::Decisions;
-    let asked = if is_plain { arguments.keys } else { KEYS_MAX };
-    let path = format!("/admin/v1/top?limit={asked}&{}", arguments.nodes.query());
-    let mut frame = TopFrame { arguments, url: client.url(), before: KeyDecisions::new(), rows: usize::MAX };
+    // The total is of all keys, and with a filter or another order those to show may be among any of them.
+    let path = format!("/admin/v1/top?limit={KEYS_MAX}&{}", arguments.nodes.query());
+    let mut frame = TopFrame { arguments, url: client.url(), before: KeyDecisions::new(), rows: None };
     let mut answer = client.call("GET", &path, None).await?;
     if arguments.once {
         frame.show(&answer, console);
@@ -49,15 +49,7 @@ pub(super) async fn top(arguments: &TopArguments, console: &mut Console) -> Resu
     let mut screen = Screen::open();
     loop {
         if screen.is_watched {
-            // The nodes of a fleet have a line, and each that is missing may have another.
-            let about_nodes = match list(&answer, "nodes").len() {
-                0 => 0,
-                nodes => nodes + 1,
-            };
-            // A policy file that is not active has a line, its problems, and an empty line.
-            let about_policy =
-                answer["policy"]["error"]["text"].as_str().map_or(0, |text| text.lines().count() + 2);
-            frame.rows = screen.rows().saturating_sub(FRAME_LINES + about_nodes + about_policy);
+            frame.rows = Some(screen.rows());
         }
         if screen.is_watched && !arguments.server.json {
             console.text(CLEAR);
@@ -124,41 +116,32 @@ struct TopFrame<'a> {
     arguments: &'a TopArguments,
     url: &'a str,
     before: KeyDecisions,
-    /// Maximum number of keys that fit.
-    rows: usize,
+    /// The rows of the terminal that shows it again and again.
+    rows: Option<usize>,
 }
 
 impl TopFrame<'_> {
     /// Prints the keys with their decisions in the window and since the last frame.
     fn show(&self, answer: &Value, console: &mut Console) {
         let keys = self.chosen(answer);
+        let wanted = usize::try_from(self.arguments.keys).unwrap_or(usize::MAX);
         if self.arguments.server.json {
             let mut answer = answer.clone();
-            answer["keys"] = keys.into_iter().cloned().collect::<Vec<Value>>().into();
+            answer["keys"] = keys.into_iter().take(wanted).cloned().collect::<Vec<Value>>().into();
             console.line(answer);
             return;
         }
-        let window = answer["since"]
-            .as_str()
-            .map_or_else(String::new, |since| format!("  decisions since {}", show::time_of_day(since)));
-        let leave = if self.arguments.once { "" } else { "  (q to leave)" };
-        console.line(format_args!("{}  {}{window}{leave}\n", text(answer, "at"), plain(self.url)));
-        show::policy_trouble(answer, console);
-        let shown: Vec<&Value> = keys.iter().copied().take(self.rows).collect();
-        let mut rows: Vec<Vec<String>> = shown.iter().map(|key| self.row(key, console)).collect();
-        if shown.len() > 1 {
-            rows.push(self.total(&shown));
-        }
-        let mut titles =
-            vec!["limit", "decisions", "last second", "denied", "would deny", "share", "source", "key"];
-        if self.arguments.denied {
-            titles.insert(LAST_DENIED, "last denied");
-        }
-        let titles = self.fitting(titles);
-        show::lines(&titles, &rows, &["share", "source", "would deny", "last second"], console);
-        if shown.len() > 1 {
-            console.line("a request counts once for each limit that applies to it");
-        }
+        let head = console.captured(|console| self.head(answer, console));
+        let foot = console.captured(|console| {
+            if keys.iter().take(wanted).any(|key| key["estimated"] == true) {
+                console.line(ESTIMATED);
+            }
+            show::nodes(answer, "the sums of", console);
+        });
+        let others = console.rows_of(&head) + console.rows_of(&foot) + TABLE_LINES;
+        let fitting = self.rows.map_or(wanted, |rows| rows.saturating_sub(others).min(wanted));
+        console.text(head);
+        self.table(&keys, fitting, console);
         if keys.is_empty() {
             let what = if list(answer, "keys").is_empty() {
                 "was counted in the last two minutes"
@@ -167,15 +150,50 @@ impl TopFrame<'_> {
             };
             console.line(format_args!("no key {what}"));
         }
-        if keys.len() > shown.len() {
-            console.line(format_args!("and {} more keys", keys.len() - shown.len()));
+        let hidden = keys.len().saturating_sub(fitting);
+        if hidden > 0 {
+            // The server lists no more keys, but may know more.
+            let is_whole = u64::try_from(list(answer, "keys").len()).is_ok_and(|listed| listed < KEYS_MAX);
+            let least = if is_whole { "" } else { "at least " };
+            let cure = if fitting == wanted { "; --keys N shows more" } else { "" };
+            console.line(format_args!("and {least}{}{cure}", counted(hidden, "more key")));
         }
-        if shown.iter().any(|key| key["estimated"] == true) {
-            console.line(
-                "\n~ estimated: in a second with many decisions one in 16 is looked at, and counts for 16",
-            );
+        console.text(foot);
+    }
+
+    /// Prints the lines above the table.
+    fn head(&self, answer: &Value, console: &mut Console) {
+        let window = answer["since"]
+            .as_str()
+            .map_or_else(String::new, |since| format!("  decisions since {}", show::time_of_day(since)));
+        let at = text(answer, "at");
+        let title = if self.arguments.once {
+            format!("{}  {}{window}", plain(at), plain(self.url))
+        } else {
+            format!("{}  {}{window}  (q to leave)", show::time_of_day(at), plain(self.url))
+        };
+        console.row(&title);
+        console.line("");
+        show::policy_trouble(answer, console);
+    }
+
+    /// Prints the first of the keys, and the total of all.
+    fn table(&self, keys: &[&Value], fitting: usize, console: &mut Console) {
+        let mut rows: Vec<Vec<String>> =
+            keys.iter().take(fitting).map(|key| self.row(key, console)).collect();
+        if keys.len() > 1 {
+            rows.push(self.total(keys));
         }
-        show::nodes(answer, "the sums of", console);
+        let mut titles =
+            vec!["limit", "decisions", "last second", "denied", "would deny", "share", "source", "key"];
+        if self.arguments.denied {
+            titles.insert(LAST_DENIED, "last denied");
+        }
+        let titles = self.fitting(titles);
+        show::lines(&titles, &rows, &["share", "source", "would deny", "last second"], console);
+        if keys.len() > 1 {
+            console.line("a request counts once for each limit that applies to it");
+        }
     }
 
     /// The keys that pass the filters, in the chosen order.
@@ -199,7 +217,6 @@ impl TopFrame<'_> {
             TopSorting::Share => keys.sort_by_key(most_first(|key| percent(denials(key), key))),
             TopSorting::Name => keys.sort_by_key(|key| named(key)),
         }
-        keys.truncate(usize::try_from(self.arguments.keys).unwrap_or(usize::MAX));
         keys
     }
 
@@ -232,7 +249,7 @@ impl TopFrame<'_> {
         self.fitting(row)
     }
 
-    /// The sums of the keys that are shown.
+    /// The sums of the keys, also of those that are not shown.
     fn total(&self, keys: &[&Value]) -> Vec<String> {
         let sum = |number: &dyn Fn(&Value) -> u64| keys.iter().map(|key| number(key)).sum::<u64>();
         let (decisions, denied) = (sum(&|key| count(key, "decisions")), sum(&|key| count(key, "denied")));
@@ -240,7 +257,7 @@ impl TopFrame<'_> {
         let rate = if self.before.is_empty() { "-".to_owned() } else { grouped(rate) };
         let share = sum(&denials).saturating_mul(100).checked_div(decisions).unwrap_or(0);
         let would_deny = grouped(sum(&|key| count(key, "would_deny")));
-        let keys = format!("{} keys", keys.len());
+        let keys = counted(keys.len(), "key");
         let mut texts = vec!["total".to_owned(), grouped(decisions), rate, grouped(denied), would_deny];
         texts.extend([format!("{share} %"), String::new(), keys]);
         if self.arguments.denied {
@@ -284,48 +301,45 @@ fn percent(some: u64, key: &Value) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{self, Write};
-    use std::sync::{Arc, Mutex};
+    use std::io;
 
     use clap::Parser;
 
     use super::*;
     use crate::cli::{Cli, Command, OperateCommand};
 
-    #[derive(Clone, Default)]
-    struct Page(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Page {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
+    fn frame(answer: &Value, before: &KeyDecisions) -> String {
+        frame_with(&[], answer, before)
     }
 
-    fn frame(answer: &Value, before: &KeyDecisions, rows: usize) -> String {
-        frame_with(&[], answer, before, rows)
+    fn frame_with(flags: &[&str], answer: &Value, before: &KeyDecisions) -> String {
+        frame_on(None, flags, answer, before)
     }
 
-    fn frame_with(flags: &[&str], answer: &Value, before: &KeyDecisions, rows: usize) -> String {
+    /// A frame on a terminal with these columns and rows, or in a file.
+    fn frame_on(
+        terminal: Option<(usize, usize)>,
+        flags: &[&str],
+        answer: &Value,
+        before: &KeyDecisions,
+    ) -> String {
         let cli = Cli::try_parse_from([&["tollgate", "top"], flags].concat()).unwrap();
         let Command::Operate(OperateCommand::Top(arguments)) = cli.command else { panic!("not top") };
-        let page = Page::default();
-        let mut console = Console::new(page.clone(), io::sink());
-        let url = "http://127.0.0.1:8080";
-        TopFrame { arguments: &arguments, url, before: before.clone(), rows }.show(answer, &mut console);
-        drop(console);
-        let bytes = page.0.lock().unwrap().clone();
-        String::from_utf8(bytes).unwrap()
+        let mut console = Console::new(io::sink(), io::sink());
+        if let Some((width, _)) = terminal {
+            console = console.with_width(width);
+        }
+        let (url, rows) = ("http://127.0.0.1:8080", terminal.map(|(_, rows)| rows));
+        let frame = TopFrame { arguments: &arguments, url, before: before.clone(), rows };
+        console.captured(|console| frame.show(answer, console))
     }
 
     /// A frame shows the keys in order with their counts since the last frame, as many as fit. No key can act on the
     /// terminal.
     #[test]
     fn a_frame_of_top() {
-        let first = serde_json::json!({ "at": "T", "since": "2026-11-17T00:01:56.000Z", "keys": [
+        let at = "2026-11-17T00:03:48.100Z";
+        let first = serde_json::json!({ "at": at, "since": "2026-11-17T00:01:56.000Z", "keys": [
             { "limit": "per-key", "key": "k\u{1b}[2J", "decisions": 100, "denied": 25, "would_deny": 3,
               "sources": { "exact": 90, "lease": 10 } },
             { "limit": "all", "key": "", "decisions": 90, "denied": 0 },
@@ -333,10 +347,10 @@ mod tests {
         let mut second = first.clone();
         second["keys"][0]["decisions"] = 130.into();
         second["keys"][0]["sources"] = serde_json::json!({ "deny-cache": 3, "exact": 90, "lease": 37 });
-        let seen = frame(&second, &counts(&first), 10);
+        let seen = frame(&second, &counts(&first));
         assert_eq!(
             seen,
-            "T  http://127.0.0.1:8080  decisions since 00:01:56Z  (q to leave)\n\n\
+            "00:03:48Z  http://127.0.0.1:8080  decisions since 00:01:56Z  (q to leave)\n\n\
              limit    decisions  last second  denied  would deny  share  source      key\n\
              per-key  130        30           25      3           21 %   lease 90 %  k\\u{1b}[2J\n\
              all      90         0            0       0           0 %    -\n\
@@ -345,12 +359,62 @@ mod tests {
         );
         // The first frame covers everything counted so far. A frame without new requests repeats the earlier source.
         for before in [KeyDecisions::new(), counts(&first)] {
-            assert!(frame(&first, &before, 1).contains("exact 90 %"));
+            assert!(frame(&first, &before).contains("exact 90 %"));
         }
-        assert!(!frame(&second, &counts(&first), 1).contains("all  "));
+        let once = frame_with(&["--once", "--keys", "1"], &second, &KeyDecisions::new());
         assert!(
-            frame(&serde_json::json!({ "at": "T", "keys": [] }), &KeyDecisions::new(), 5)
+            once.starts_with("2026-11-17T00:03:48.100Z  http://127.0.0.1:8080  decisions since"),
+            "{once}"
+        );
+        assert!(!once.contains("\nall  ") && once.contains("\ntotal    220"), "{once}");
+        assert!(once.ends_with("applies to it\nand 1 more key; --keys N shows more\n"), "{once}");
+        assert!(
+            frame(&serde_json::json!({ "at": "T", "keys": [] }), &KeyDecisions::new())
                 .contains("no key was counted in the last two minutes")
+        );
+    }
+
+    /// The story: with 120 keys the total was that of the keys that fit the window, and a frame with estimates or nodes
+    /// was higher than the terminal, which scrolled each second.
+    #[test]
+    fn a_frame_fits_its_terminal_and_totals_all_keys() {
+        let key = |number: u32| {
+            serde_json::json!({ "limit": "per-key", "key": format!("api_key=k{number}"), "decisions": 2,
+                "denied": 1, "estimated": number == 0 })
+        };
+        let mut answer = serde_json::json!({ "at": "2026-11-17T00:03:48.100Z",
+            "since": "2026-11-17T00:01:56.000Z", "keys": (0..120).map(key).collect::<Vec<_>>() });
+        let high = |answer: &Value, width: usize, rows: usize| {
+            let seen = frame_on(Some((width, rows)), &["--keys", "100"], answer, &counts(answer));
+            let rows_of = |line: &str| crate::console::columns(line).div_ceil(width).max(1);
+            // The cursor stands below the last line.
+            (seen.lines().map(rows_of).sum::<usize>() + 1, seen)
+        };
+        for step in 0..3 {
+            match step {
+                1 => {
+                    answer["nodes"] = serde_json::json!([{ "name": "a", "answered": true },
+                    { "name": "b", "answered": false, "problem": "it cannot be reached: ".repeat(9) }])
+                }
+                2 => {
+                    answer["policy"] = serde_json::json!({ "name": "policy.yaml", "error": {
+                    "at": "2026-11-17T00:03:00Z", "text": "policy.yaml:1:1: wrong\npolicy.yaml:2:1: wrong" } })
+                }
+                _ => {}
+            }
+            for (width, rows) in [(80, 24), (60, 40), (200, 30)] {
+                let (taken, seen) = high(&answer, width, rows);
+                assert_eq!(taken, rows, "{width}: {seen}");
+                assert!(seen.contains("\ntotal    240") && seen.contains("~ estimated"), "{seen}");
+                assert!(seen.lines().next().is_some_and(|title| title.chars().count() <= width), "{seen}");
+                let shown = seen.matches("api_key=k").count();
+                assert!(seen.contains(&format!("and {} more keys\n", 120 - shown)), "{seen}");
+            }
+        }
+        let seen = frame_with(&["--once"], &answer, &KeyDecisions::new());
+        assert!(
+            seen.contains("and 100 more keys; --keys N shows more\n") && seen.contains("120 keys"),
+            "{seen}"
         );
     }
 
@@ -362,10 +426,11 @@ mod tests {
             { "limit": "a", "key": "k=1", "decisions": 32, "denied": 16, "estimated": true },
             { "limit": "a", "key": "k=2", "decisions": 2, "denied": 1 },
         ]});
-        let seen = frame(&answer, &KeyDecisions::new(), 10);
+        let seen = frame(&answer, &KeyDecisions::new());
         assert!(seen.contains("~32") && seen.contains("~16") && !seen.contains("~2 "), "{seen}");
         assert!(seen.contains("~ estimated"), "{seen}");
-        assert!(!frame(&answer, &KeyDecisions::new(), 0).contains("estimated"));
+        let counted = serde_json::json!({ "at": "T", "keys": [answer["keys"][1]] });
+        assert!(!frame(&counted, &KeyDecisions::new()).contains("estimated"));
     }
 
     /// Keys are filtered by limit and by denials, and sorted as asked.
@@ -379,7 +444,7 @@ mod tests {
             { "limit": "c", "key": "k=4", "decisions": 3, "denied": 0, "would_deny": 3 },
         ]});
         let keys = |flags: &[&str]| -> Vec<String> {
-            let seen = frame_with(flags, &answer, &KeyDecisions::new(), 10);
+            let seen = frame_with(flags, &answer, &KeyDecisions::new());
             let keys = seen.split_whitespace().filter_map(|word| word.strip_prefix("k="));
             keys.map(str::to_owned).collect()
         };
@@ -393,12 +458,11 @@ mod tests {
         assert_eq!(keys(&["--sort", "share"]), ["3", "4", "1", "2"]);
         // Regression: a frame without rates was sorted by name. It keeps the order of the server.
         assert_eq!(keys(&["--once", "--sort", "rate"]), ["1", "2", "3", "4"]);
-        assert!(!frame_with(&["--once"], &answer, &KeyDecisions::new(), 9).contains("last second"));
-        let seen = frame_with(&["--denied", "--limit", "a"], &answer, &KeyDecisions::new(), 9);
+        assert!(!frame_with(&["--once"], &answer, &KeyDecisions::new()).contains("last second"));
+        let seen = frame_with(&["--denied", "--limit", "a"], &answer, &KeyDecisions::new());
         assert!(seen.contains("last denied") && seen.contains("00:03:48Z until 00:04:42Z"), "{seen}");
         assert!(
-            frame_with(&["--limit", "d"], &answer, &KeyDecisions::new(), 9)
-                .contains("no key passes the filter")
+            frame_with(&["--limit", "d"], &answer, &KeyDecisions::new()).contains("no key passes the filter")
         );
         let known = serde_json::json!({ "limits": [{ "name": "per-key" }] });
         assert!(

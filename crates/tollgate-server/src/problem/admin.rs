@@ -38,7 +38,9 @@ impl AdminProblem {
                 Type::new(421, "wrong-host", "The host is not one of this server's names")
             }
             AdminProblem::CrossSite => Type::new(403, "cross-site", "Another site may not use this server"),
-            AdminProblem::NoToken => Type::new(401, "no-token", "A token is needed to operate this server"),
+            AdminProblem::NoToken => {
+                Type::new(401, "no-token", "A valid token is needed to operate this server")
+            }
             AdminProblem::TooManyLogins { .. } => {
                 Type::new(429, "too-many-logins", "Too many wrong tokens were tried")
             }

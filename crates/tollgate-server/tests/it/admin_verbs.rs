@@ -208,7 +208,10 @@ fn failures_name_the_cure() {
             "start one with `tollgate serve`",
         ),
         (&["get", "a=b", "--server", &url], "the server printed one when it started"),
-        (&["get", "a=b", "--server", &url, "--token", "another-token-0123456789"], "give it with --token"),
+        (
+            &["get", "a=b", "--server", &url, "--token", "another-token-0123456789"],
+            "wrong token: the token is not known",
+        ),
         (&["get", "a=b", "--server", "https://127.0.0.1", "--token", TOKEN], "name the CA that signed"),
         (&["get", "a=b", "--server", "ftp://127.0.0.1", "--token", TOKEN], "accepted: --admin http://"),
         (&["get", "a=b", "a=c", "--server", &url, "--token", TOKEN], "a is given twice"),

@@ -106,6 +106,98 @@ fn a_restore_reports_remaining_overrides() {
     assert!(!passes(&server, &key));
 }
 
+/// The story: `restore logn` said "there was nothing to restore" while login stayed off. An override of a limit that left the policy
+/// can still be restored.
+#[test]
+fn a_restore_of_an_unknown_limit_is_an_error() {
+    let scratch = Scratch::new();
+    let file =
+        scratch.file("policy.yaml", "limits: [{name: login, by: [k], rate: 1/h}, {name: old, rate: 1/h}]");
+    let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", &file]);
+    command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+    let server = Server::spawn(command, "");
+    says(&server, "kill login", &["off until"]);
+    says(&server, "kill old", &["off until"]);
+    scratch.file("policy.yaml", "limits: [{name: login, by: [k], rate: 1/h}]");
+    // The server may have seen the file by itself.
+    assert_eq!(printed(&server, "reload --force").0, Some(0));
+    let unknown = |name: &str, cure: &str| {
+        let expected = format!("tollgate: the active policy has no limit {name:?}; {cure}\n");
+        assert_eq!(printed(&server, &format!("restore {name}")), (Some(2), expected));
+    };
+    unknown("logn", "did you mean login?");
+    says(&server, "restore old", &["restored: the policy holds again"]);
+    unknown("old", "accepted: login");
+    says(&server, "restore login", &["restored: the policy holds again"]);
+    assert_eq!(printed(&server, "restore login"), (Some(1), "there was nothing to restore\n".to_owned()));
+}
+
+/// The story: `unblock apikey=k9` said that there is no such block, and not that no limit uses `apikey`.
+#[test]
+fn an_unblock_of_a_misspelt_attribute_says_which_is_meant() {
+    let server = server("limits: [{name: a, by: [api_key], rate: 1/h}]");
+    let block = "there is no block of exactly these attributes\n";
+    says(&server, "block api_key=k9 --for 10m", &["is blocked"]);
+    let doubt = "tollgate: warning: no limit uses apikey; did you mean api_key?\n";
+    assert_eq!(printed(&server, "unblock apikey=k9"), (Some(1), format!("{block}{doubt}")));
+    assert_eq!(printed(&server, "unblock api_key=k8"), (Some(1), block.to_owned()));
+    says(&server, "unblock api_key=k9", &["unblocked"]);
+    says(&server, "block apikey=k9 --for 10m --anyway", &["is blocked"]);
+    assert_eq!(printed(&server, "unblock apikey=k9"), (Some(0), "unblocked\n".to_owned()));
+}
+
+/// The story: the column of the mode took more than half of a terminal, with milliseconds of tomorrow.
+#[test]
+fn limits_show_the_end_of_an_override_briefly() {
+    let server = server("limits: [{name: a, by: [k], rate: 1/h}, {name: b, by: [k], rate: 1/h}]");
+    says(&server, "shadow a --for 35m", &["shadow until"]);
+    says(&server, "percent b 25 --for 48h", &["enforced for 25 % of keys until"]);
+    let (_, table) = printed(&server, "limits");
+    let mode = |row: usize| -> String {
+        let words = table.lines().nth(row).unwrap().split("  ").map(str::trim);
+        words.filter(|word| !word.is_empty()).nth(1).unwrap().to_owned()
+    };
+    let (near, far) = (mode(1), mode(2));
+    assert_eq!((near.len(), &near[..13]), ("shadow until 00:03:15Z".len(), "shadow until "), "{table}");
+    assert_eq!(
+        (far.len(), &far[..21]),
+        ("enforce 25 % until 2026-11-22T00:03:15Z".len(), "enforce 25 % until 20"),
+        "{table}"
+    );
+}
+
+/// The story: the answer to a wrong token began with "A token is needed".
+#[test]
+fn a_wrong_token_is_called_wrong() {
+    let server = server("limits: [{name: a, by: [k], rate: 1/h}]");
+    let url = format!("http://{}", server.address);
+    let output =
+        tollgate(&["get", "k=1", "--admin", &url, "--token", "wrong-token-0123456789"]).output().unwrap();
+    let expected = "tollgate: wrong token: the token is not known; a token that a server made is gone when it is \
+                    started again; give the right one with --token, TOLLGATE_ADMIN_TOKEN or --token-file FILE\n";
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(2), expected));
+}
+
+/// The story: with 120 keys `top --once` gave the sum of 20 as the total, and said nothing of the others.
+#[test]
+fn the_total_of_top_is_of_all_keys() {
+    let server = server("limits: [{name: per-key, by: [api_key], rate: 1/h}]");
+    for key in (0..120).chain(0..120) {
+        passes(&server, &json!({ "api_key": format!("k{key}") }));
+    }
+    let (_, frame) = printed(&server, "top --once");
+    let total: Vec<&str> =
+        frame.lines().find(|line| line.starts_with("total ")).unwrap().split_whitespace().collect();
+    assert_eq!(
+        (total[1], total[2], &total[total.len() - 2..]),
+        ("240", "120", &["120", "keys"][..]),
+        "{frame}"
+    );
+    assert!(frame.contains("and 100 more keys; --keys N shows more\n"), "{frame}");
+    assert!(!printed(&server, "top --once --keys 200").1.contains("more keys"));
+    assert_eq!(shown(&server, "top --once --keys 30")["keys"].as_array().map(Vec::len), Some(30));
+}
+
 /// The story: a reset by what a limit counts by found no limit, because the limit has a `when`, also where it was named; and of a tenant
 /// without its plan it forgot another tier's counter, and said "1 counter reset".
 #[test]

@@ -13,11 +13,13 @@ const PAGE: &str = include_str!("../../../../docs/cli.md");
 const NO_SERVER: &str = "--admin http://127.0.0.1:1 --token 0123456789abcdef";
 
 /// The files that the commands read.
-const FILES: [(&str, &str); 13] = [
+const FILES: [(&str, &str); 15] = [
     ("policy.yaml", "limits: [{name: per-key, by: [api_key], rate: 1/h}]"),
     ("other.yaml", "limits: [{name: per-key, by: [api_key], rate: 2/h}]"),
     ("wrong.yaml", "limits: [{name: per-key, rate: fast}]"),
+    ("unmapped.yaml", "limits: [{name: a, by: [plann], rate: 1/h}]"),
     ("config.yaml", "ipv6_prefix: 56"),
+    ("mapped.yaml", "attributes: {plan: {header: X-Plan}}"),
     ("wrong-config.yaml", "ipv6_prefix: 5"),
     ("callers.yaml", "callers: []"),
     ("wrong-callers.yaml", "callers: 5"),
@@ -40,7 +42,7 @@ const FILES: [(&str, &str); 13] = [
 
 /// Commands without a server: the name in the table, the status, and the words, which run in a directory with the files.
 /// They run in this order.
-const LOCAL: [(&str, i32, &str); 62] = [
+const LOCAL: [(&str, i32, &str); 64] = [
     ("serve", 2, "serve --http 8080"),
     ("serve", 2, "serve --http 0.0.0.0:0"),
     ("serve", 2, "serve --store postgres://x"),
@@ -78,6 +80,8 @@ const LOCAL: [(&str, i32, &str); 62] = [
     ("policy schema", 0, "policy schema"),
     ("config schema", 0, "config schema"),
     ("config check", 0, "config check config.yaml"),
+    ("config check", 0, "config check mapped.yaml --policy unmapped.yaml"),
+    ("config check", 1, "config check mapped.yaml --policy unmapped.yaml --deny-warnings"),
     ("config check", 1, "config check wrong-config.yaml"),
     ("config check", 2, "config check none.yaml"),
     ("callers add", 0, "callers add --file callers.yaml key-0123456789abcdef tenant=t"),
@@ -106,7 +110,7 @@ const LOCAL: [(&str, i32, &str); 62] = [
 ];
 
 /// Commands to a server with the first policy.
-const OPERATING: [(&str, i32, &str); 32] = [
+const OPERATING: [(&str, i32, &str); 33] = [
     ("limits", 0, "limits"),
     ("top", 0, "top --once"),
     ("tail", 0, "tail --once"),
@@ -129,6 +133,7 @@ const OPERATING: [(&str, i32, &str); 32] = [
     ("block", 2, "block api_key= --for 1m"),
     ("restore", 0, "restore per-key"),
     ("restore", 1, "restore per-key"),
+    ("restore", 2, "restore nope"),
     ("reset", 2, "reset api_key=k --limit nope"),
     ("limits", 2, ""),
     ("top", 2, "--once"),

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::program::{SLOW_POLICY, Server, tollgate};
+use crate::program::{SLOW_POLICY, Server, stderr, tollgate};
 
 /// Bytes of a client that wants to forge a line, hide one, or take over a terminal.
 const EVIL: &str = r#"{"attributes":{"tenant":"k\n{\"level\":\"ERROR\",\"forged\":true}\r\n\u001b[2J\u001b]0;title\u0007\u009b31m\u202eevil","n\nforged\u001b":"x","api_key":"k"}}"#;
@@ -74,13 +74,16 @@ fn requests_are_not_logged_unless_asked_for() {
     assert!(log.contains("stopped"));
 }
 
-/// An unknown level is an error in the log, and the default level is used.
+/// An unknown level is an error of the command line, as an unknown format is.
 #[test]
-fn a_wrong_log_level_is_reported() {
-    let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", "-"]);
-    command.env("TOLLGATE_LOG", "tollgate=loud");
-    let log = logged_by(command);
-    assert!(log.contains("TOLLGATE_LOG is not understood") && log.contains("stopped"), "{log}");
+fn a_wrong_log_level_is_refused() {
+    for wrong in ["loud", "tollgate=loud"] {
+        let mut command = tollgate(&["serve", "--http", "127.0.0.1:0"]);
+        let output = command.env("TOLLGATE_LOG", wrong).output().unwrap();
+        let expected =
+            "tollgate: TOLLGATE_LOG: \"loud\" is no level; accepted: error, warn, info, debug, trace, off\n";
+        assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(2), expected));
+    }
 }
 
 /// Ten thousand decisions, in batches on one connection.

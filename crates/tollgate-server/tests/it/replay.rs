@@ -211,6 +211,11 @@ fn bad_logs_are_reported() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let piped = run(&["replay", "--policy", &policy, "-", "--json", "-"], good.as_bytes());
     assert_eq!(piped.status.code(), Some(0), "{}", stderr(&piped));
+    // As everywhere else, `--json` alone prints the answer as JSON.
+    for arguments in [&["-", "--json"][..], &["--json", "--clients", "gone", "-"]] {
+        let bare = run(&[&["replay", "--policy", &policy], arguments].concat(), good.as_bytes());
+        assert_eq!((bare.status.code(), stdout(&bare)), (Some(0), stdout(&piped)), "{}", stderr(&bare));
+    }
 }
 
 /// A gzip of one member that is cut between two lines: its text, and no end.

@@ -47,7 +47,11 @@ pub(super) fn unblock(act: &Act<'_>, form: &KeyForm<'_>) -> Result<AdminAnswer, 
     let pairs: Vec<(&str, &str)> = pairs.iter().map(|(name, text)| (*name, text.as_str())).collect();
     let held = service.engine.operator().blocked(&pairs, act.now);
     let still: Vec<BlockView<'_>> = held.iter().map(|block| BlockView::from(&**block)).collect();
-    AdminAnswer::json(&json!({ "unblocked": unblocked, "still_blocked_by": still }))
+    let mut answer = json!({ "unblocked": unblocked, "still_blocked_by": still });
+    if let Some(doubt) = attribute_checks::doubt(service, &form.attributes.given()).filter(|_| !unblocked) {
+        answer["doubt"] = doubt.into();
+    }
+    AdminAnswer::json(&answer)
 }
 
 /// Kill, shadow and percent.
@@ -118,7 +122,15 @@ pub(super) fn restore(act: &Act<'_>, form: &OverrideForm) -> Result<AdminAnswer,
         return overload::restore(act, name);
     }
     let scope = scope(act, form)?;
-    let restored = act.service().engine.operator().lift_override(scope, act.now);
+    let engine = &act.service().engine;
+    let restored = engine.operator().lift_override(scope, act.now);
+    // An override of a limit that has left the policy can be lifted, so the name is checked only after that.
+    if let (false, Scope::Limit(name)) = (restored, scope) {
+        let policy = engine.policy();
+        if !policy.limits().iter().any(|limit| limit.name() == name) {
+            return Err(unknown_limit(name, &policy));
+        }
+    }
     act.audit(name_of(scope), if restored { "restored" } else { "there was no override" });
     AdminAnswer::json(&json!({ "restored": restored, "still_overridden": others(act, scope, |_| true) }))
 }

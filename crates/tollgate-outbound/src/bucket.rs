@@ -228,7 +228,7 @@ impl Bucket {
         if let Flow::Probing { probe, cause } = self.flow
             && probe == number
         {
-            self.flow = Flow::Frozen(Freeze { until: now, cause, said: None });
+            self.flow = Flow::Frozen(Freeze { until: now, cause, statement: None });
         }
     }
 
@@ -300,8 +300,8 @@ impl Bucket {
         let wait = announced.unwrap_or_else(|| self.backoff(throttle.kind));
         let jitter = random.up_to(Ticks::from_micros(wait.as_micros() / 10) + JITTER);
         let cause = FreezeCause::Throttled(throttle.kind);
-        let said = announced.map(|wait| Statement { at: now, wait });
-        self.freeze(Freeze { until: now + wait + jitter, cause, said }, now)
+        let statement = announced.map(|wait| Statement { at: now, wait });
+        self.freeze(Freeze { until: now + wait + jitter, cause, statement }, now)
     }
 
     /// How long to wait if the server does not say.
@@ -332,7 +332,7 @@ impl Bucket {
         let wait = Ticks::from_micros(CIRCUIT_FIRST.as_micros() << over.min(5)).min(CIRCUIT_MAX);
         let wait = wait + random.up_to(Ticks::from_micros(wait.as_micros() / 10));
         let cause = FreezeCause::Failing(self.failures_in_row);
-        Some(self.freeze(Freeze { until: now + wait, cause, said: None }, now))
+        Some(self.freeze(Freeze { until: now + wait, cause, statement: None }, now))
     }
 
     /// Freezes the bucket, or keeps a freeze that ends later.

@@ -227,7 +227,7 @@ mod tests {
         let refused = process(&time);
         let until = time.now() + Ticks::from_secs(10);
         let (key, host) = (BucketKey::Origin("api.example.com".into()), "api.example.com");
-        let freeze = Freeze { until, cause: FreezeCause::Throttled(ThrottleKind::Rate), said: None };
+        let freeze = Freeze { until, cause: FreezeCause::Throttled(ThrottleKind::Rate), statement: None };
         refused.shared.queues().freeze(&key, host, freeze, time.now());
         refused.shared.outbox.publish(&key, host, FreezeChange::Frozen(freeze));
         let pending = refused.shared.outbox.take(64);
@@ -248,7 +248,7 @@ mod tests {
         let (refused, other) = (process(&time), process(&time));
         let (key, host) = (BucketKey::Origin("api.example.com".into()), "api.example.com");
         let cause = FreezeCause::Throttled(ThrottleKind::Rate);
-        let freeze = Freeze { until: time.now() + Ticks::from_secs(86_400), cause, said: None };
+        let freeze = Freeze { until: time.now() + Ticks::from_secs(86_400), cause, statement: None };
         let shared = |from: &Outbound, to: &Outbound| {
             let pending = from.shared.outbox.take(64);
             let items = pending.iter().filter_map(|freeze| item_of(freeze, &SyncState::default())).collect();
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(known.len(), 1);
 
         let news = |until: Timestamp| {
-            let freeze = Freeze { until, cause: FreezeCause::Throttled(ThrottleKind::Rate), said: None };
+            let freeze = Freeze { until, cause: FreezeCause::Throttled(ThrottleKind::Rate), statement: None };
             let key = BucketKey::Origin("api.example.com".into());
             let process = shared.outbox.process ^ 1;
             let read = SharedFreeze {

@@ -29,6 +29,6 @@ pub struct Freeze {
     pub until: Timestamp,
     /// Its cause.
     pub cause: FreezeCause,
-    /// What the server said; `None` if it did not say how long.
-    pub said: Option<Statement>,
+    /// The words of the server. `None` if it did not say how long.
+    pub statement: Option<Statement>,
 }

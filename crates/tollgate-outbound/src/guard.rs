@@ -180,7 +180,7 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
     fn refusal_after(&self, kind: ThrottleKind, now: Timestamp) -> Option<Refusal> {
         let queues = self.shared.queues();
         let (key, freeze) = queues.frozen(&self.server, now)?;
-        let Freeze { until, cause, said } = freeze;
+        let Freeze { until, cause, statement } = freeze;
         // The freeze of another call may be the longer one.
         let long = [FreezeCause::Throttled(kind), cause].into_iter().find_map(|cause| match cause {
             FreezeCause::Throttled(kind) if kind.is_long() => Some(kind),
@@ -190,7 +190,7 @@ impl<S: Store + Send + Sync + 'static> Guard<S> {
         match long {
             Some(kind) => {
                 let (bucket, wait) = (key.name(&identity.host).to_string(), until.since(now));
-                Some(Refusal::Exhausted { bucket, kind, wait, until, said })
+                Some(Refusal::Exhausted { bucket, kind, wait, until, statement })
             }
             None if until > arrival.leaves_until() => {
                 Some(arrival.too_late(key, &identity.host, until, Some(freeze)))

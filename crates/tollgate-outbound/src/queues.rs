@@ -579,7 +579,7 @@ fn refusal_of(name: &str, freeze: Freeze, now: Timestamp) -> Option<Refusal> {
     match freeze.cause {
         FreezeCause::Failing(failures) => Some(Refusal::CircuitOpen { bucket, failures, wait, until }),
         FreezeCause::Throttled(kind) if kind.is_long() => {
-            Some(Refusal::Exhausted { bucket, kind, wait, until, said: freeze.said })
+            Some(Refusal::Exhausted { bucket, kind, wait, until, statement: freeze.statement })
         }
         FreezeCause::Throttled(_) => None,
     }

@@ -59,7 +59,7 @@ pub enum Refusal {
     },
     /// The server's quota is exhausted for so long that waiting is useless.
     #[error("{bucket}: the server refuses calls ({}{}) for another {}, until {}; {}", .kind.name(),
-             stated(.said.as_ref()), span(*.wait), instant(*.until), cure(*.kind))]
+             stated(.statement.as_ref()), span(*.wait), instant(*.until), cure(*.kind))]
     Exhausted {
         /// The bucket.
         bucket: String,
@@ -69,8 +69,8 @@ pub enum Refusal {
         wait: Ticks,
         /// Until when no calls are sent: as long as the server says, or for a while if it does not say.
         until: Timestamp,
-        /// What the server said.
-        said: Option<Statement>,
+        /// The words of the server.
+        statement: Option<Statement>,
     },
     /// The server fails, so that no calls are sent to it for a while.
     #[error("{bucket}: the server failed {failures} times in a row; the next attempt is made in {}, at {}",
@@ -124,18 +124,19 @@ fn span(wait: Ticks) -> String {
 }
 
 /// The words of the server, in a list.
-fn stated(said: Option<&Statement>) -> String {
-    said.map(|said| format!(", it said so at {}: wait {}", instant(said.at), span(said.wait)))
+fn stated(statement: Option<&Statement>) -> String {
+    statement
+        .map(|statement| format!(", it said so at {}: wait {}", instant(statement.at), span(statement.wait)))
         .unwrap_or_default()
 }
 
 fn late_cause(basis: Basis, freeze: Option<&Freeze>) -> String {
     match freeze {
-        Some(Freeze { said: Some(said), .. }) => {
+        Some(Freeze { statement: Some(statement), .. }) => {
             format!(
                 "the server refused a call at {} and said to wait {}; ",
-                instant(said.at),
-                span(said.wait)
+                instant(statement.at),
+                span(statement.wait)
             )
         }
         Some(Freeze { cause: FreezeCause::Throttled(_), .. }) => "the server refused a call; ".to_owned(),
@@ -231,7 +232,7 @@ mod tests {
              2026-11-18T20:00:01Z at the earliest, and may wait 5 s; allow a longer wait or call less often"
         );
         let cause = FreezeCause::Throttled(ThrottleKind::Rate);
-        for (said, begin) in [
+        for (statement, begin) in [
             (
                 Some(Statement { at: until, wait: Ticks::from_secs(87_660) }),
                 "the server refused a call at 2026-11-18T20:00:01Z and said to wait 24 h 21 min",
@@ -239,15 +240,20 @@ mod tests {
             (None, "the server refused a call"),
         ] {
             assert_eq!(
-                late_after(Some(Freeze { until, cause, said })).to_string(),
+                late_after(Some(Freeze { until, cause, statement })).to_string(),
                 format!(
                     "api.example.com: {begin}; the call would wait 40 s in all, until 2026-11-18T20:00:01Z at the \
                      earliest, and may wait 5 s; come back then, or allow a longer wait"
                 )
             );
         }
-        let exhausted =
-            Refusal::Exhausted { bucket: bucket.clone(), kind: ThrottleKind::Money, wait, until, said: None };
+        let exhausted = Refusal::Exhausted {
+            bucket: bucket.clone(),
+            kind: ThrottleKind::Money,
+            wait,
+            until,
+            statement: None,
+        };
         assert_eq!(
             exhausted.to_string(),
             "api.example.com: the server refuses calls (money) for another 40 s, until 2026-11-18T20:00:01Z; \

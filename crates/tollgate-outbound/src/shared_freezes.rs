@@ -14,7 +14,7 @@ const PENDING_MAX: usize = 64;
 /// The word for the end of a freeze.
 const THAWED: &str = "thawed";
 
-/// What became of a bucket.
+/// The change of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FreezeChange {
     /// The server refused a call.
@@ -37,9 +37,11 @@ impl FreezeChange {
     fn word(&self) -> Option<String> {
         match self {
             Self::Thawed(_) => Some(THAWED.to_owned()),
-            Self::Frozen(Freeze { cause: FreezeCause::Throttled(kind), said, .. }) => {
-                let words = |said: Statement| format!("@{}+{}", said.at.unix_micros(), said.wait.as_micros());
-                Some(format!("{}{}", kind.name(), said.map(words).unwrap_or_default()))
+            Self::Frozen(Freeze { cause: FreezeCause::Throttled(kind), statement, .. }) => {
+                let words = |statement: Statement| {
+                    format!("@{}+{}", statement.at.unix_micros(), statement.wait.as_micros())
+                };
+                Some(format!("{}{}", kind.name(), statement.map(words).unwrap_or_default()))
             }
             Self::Frozen(Freeze { cause: FreezeCause::Failing(_), .. }) => None,
         }
@@ -59,7 +61,7 @@ impl FreezeChange {
             ThrottleKind::Overload,
         ];
         let kind = kinds.into_iter().find(|known| known.name() == kind)?;
-        let said = words.and_then(|words| {
+        let statement = words.and_then(|words| {
             let (at, wait) = words.split_once('+')?;
             let at = at.parse::<u64>().ok()?.min(Timestamp::MAX.unix_micros());
             Some(Statement {
@@ -67,7 +69,7 @@ impl FreezeChange {
                 wait: Ticks::from_micros(wait.parse().ok()?),
             })
         });
-        Some(Self::Frozen(Freeze { until, cause: FreezeCause::Throttled(kind), said }))
+        Some(Self::Frozen(Freeze { until, cause: FreezeCause::Throttled(kind), statement }))
     }
 }
 
@@ -185,8 +187,9 @@ mod tests {
     fn a_freeze_is_read_as_it_was_written() {
         let until = Timestamp::from_unix_seconds(1_700_000_000);
         let cause = FreezeCause::Throttled(ThrottleKind::Day);
-        let said = Statement { at: until, wait: Ticks::from_secs(86_400) };
-        let changes = [None, Some(said)].map(|said| FreezeChange::Frozen(Freeze { until, cause, said }));
+        let statement = Statement { at: until, wait: Ticks::from_secs(86_400) };
+        let changes =
+            [None, Some(statement)].map(|statement| FreezeChange::Frozen(Freeze { until, cause, statement }));
         let changes = changes.into_iter().chain([FreezeChange::Thawed(until)]);
         let keys = [
             BucketKey::Origin("api.example.com abc".into()),

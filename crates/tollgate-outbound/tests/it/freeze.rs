@@ -109,15 +109,18 @@ async fn a_long_freeze_is_an_error_with_its_instant() {
 async fn an_operator_ends_a_freeze() {
     let client = Client::new(OPEN, settings());
     let refused = client.outbound.acquire(&call()).await.unwrap();
-    let said_at = client.time.now();
+    let stated_at = client.time.now();
     let fields = [("retry-after", "86400"), ("ratelimit-remaining", "0"), ("ratelimit-reset", "86400")];
     client.answer(refused, 429, &fields).await;
     let refusal = client.outbound.acquire(&call()).await.err().unwrap().to_string();
     assert!(refusal.contains("said to wait 24 h;") && !refusal.contains("call less often"), "{refusal}");
     let frozen = client.outbound.freezes();
-    let said = frozen.iter().map(|bucket| bucket.frozen.unwrap().said.unwrap()).collect::<Vec<_>>();
+    let statement = frozen.iter().map(|bucket| bucket.frozen.unwrap().statement.unwrap()).collect::<Vec<_>>();
     let day = Ticks::from_secs(86_400);
-    assert!(matches!(said[..], [Statement { at, wait }] if at == said_at && wait == day), "{said:?}");
+    assert!(
+        matches!(statement[..], [Statement { at, wait }] if at == stated_at && wait == day),
+        "{statement:?}"
+    );
     assert_eq!(client.outbound.thaw(|bucket| bucket.owner == "other.example.com"), []);
     assert_eq!(client.outbound.thaw(|bucket| bucket.owner == HOST), frozen);
     assert_eq!(client.outbound.freezes(), []);

@@ -17,16 +17,16 @@ impl FreezeNews {
     /// Writes the long freezes that are new.
     pub(super) fn tell(&mut self, provider: &Provider) {
         let now = provider.outbound.engine().now();
-        let patience = Ticks::ceil_from(provider.plan.max_wait);
+        let max_wait = Ticks::ceil_from(provider.plan.max_wait);
         let before = self.0.remove(provider.label).unwrap_or_default();
         let logged = self.0.entry(provider.label).or_default();
         for bucket in provider.freezes() {
-            let Some(freeze) = bucket.frozen.filter(|freeze| is_long(freeze, patience, now)) else {
+            let Some(freeze) = bucket.frozen.filter(|freeze| is_long(freeze, max_wait, now)) else {
                 continue;
             };
             // Credentials have buckets of the same name. A freeze of another process comes again, and a little longer.
             let known = before.get(&bucket.name).max(logged.get(&bucket.name)).copied().unwrap_or_default();
-            if known + patience < freeze.until {
+            if known + max_wait < freeze.until {
                 tracing::warn!(
                     provider = provider.label,
                     bucket = bucket.name,
@@ -40,20 +40,20 @@ impl FreezeNews {
 }
 
 /// Whether calls are refused because of it that do not say how long they wait.
-fn is_long(freeze: &Freeze, patience: Ticks, now: Timestamp) -> bool {
+fn is_long(freeze: &Freeze, max_wait: Ticks, now: Timestamp) -> bool {
     match freeze.cause {
-        FreezeCause::Throttled(kind) => kind.is_long() || freeze.until.since(now) > patience,
+        FreezeCause::Throttled(kind) => kind.is_long() || freeze.until.since(now) > max_wait,
         FreezeCause::Failing(_) => false,
     }
 }
 
 fn news(provider: &str, freeze: &Freeze) -> String {
     let (until, cure) = (rfc3339(freeze.until, WallOffset::NONE), "POST /admin/v1/outbound/thaw ends this");
-    match freeze.said {
-        Some(said) => format!(
+    match freeze.statement {
+        Some(statement) => format!(
             "{provider} refused a call at {} and said Retry-After: {}; no call is sent until {until}; {cure}",
-            rfc3339(said.at, WallOffset::NONE),
-            said.wait.ceil_seconds()
+            rfc3339(statement.at, WallOffset::NONE),
+            statement.wait.ceil_seconds()
         ),
         None => format!("{provider} refused a call; no call is sent until {until}; {cure}"),
     }

@@ -91,13 +91,8 @@ impl Started {
         service.compat_options = settings.compat;
         connect(&mut service, overload, compat, &clock)?;
         let announced = announced(&addresses, access, &credentials);
-        let about = membership::about(
-            settings.advertised.clone(),
-            addresses.http,
-            access,
-            credentials.origin,
-            &clock,
-        );
+        let (advertised, origin) = (settings.advertised.clone(), credentials.origin);
+        let about = membership::about(advertised, addresses.http, access, origin, &clock);
         let hosts = membership::hosts(settings.admin_hosts, settings.advertised.as_deref());
         let admin = Admin::new(credentials.tokens, addresses.http, &hosts, clock);
         let service = Arc::new(service);

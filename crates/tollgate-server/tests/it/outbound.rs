@@ -293,8 +293,11 @@ fn an_operator_lists_freezes_and_ends_them() {
     assert_eq!(outbound.get("/github/200", "").status, 429);
     let here = outbound.server.address.to_string();
     let blocks = blocks(GUIDE);
-    let commands: Vec<&str> =
-        blocks.iter().filter(|(language, _)| *language == "sh admin").map(|(_, block)| *block).collect();
+    let commands: Vec<&str> = blocks
+        .iter()
+        .filter(|(language, _)| *language == "sh admin")
+        .map(|(_, block)| block.as_str())
+        .collect();
     let answers = commands.into_iter().map(|command| {
         let mut command = shell(&command.replace("127.0.0.1:8080", &here));
         command.env("TOKEN", TOKEN);
@@ -312,7 +315,7 @@ fn an_operator_lists_freezes_and_ends_them() {
         (&"rate".into(), &86_400_000.into()),
         "{listed}"
     );
-    assert!(frozen["until"].is_string() && frozen["said_at"].is_string(), "{listed}");
+    assert!(frozen["until"].is_string() && frozen["stated_at"].is_string(), "{listed}");
     assert_eq!((&thawed["provider"], &thawed["thawed"][0]), (&"github".into(), frozen));
     assert_eq!(outbound.get("/github/200", "").status, 200);
     let path = "/admin/v1/outbound/thaw";

@@ -75,7 +75,7 @@ impl<R: BufRead> GzipMembers<R> {
         Self(Some(GzDecoder::new(source)))
     }
 
-    /// What follows a member: another one, or nothing.
+    /// The member that follows, if one does.
     fn next(mut source: R) -> io::Result<Option<GzDecoder<R>>> {
         loop {
             let ahead = source.fill_buf()?;

@@ -40,7 +40,7 @@ struct FrozenView {
     waiting: usize,
     /// When the API said how long to wait.
     #[serde(skip_serializing_if = "Option::is_none")]
-    said_at: Option<Instant>,
+    stated_at: Option<Instant>,
     /// The wait that it asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_ms: Option<u64>,
@@ -89,8 +89,8 @@ fn shown(act: &Act<'_>, buckets: Vec<BucketReport>) -> Vec<FrozenView> {
             },
             until: act.shown(freeze.until),
             waiting: bucket.waiting,
-            said_at: freeze.said.map(|said| act.shown(said.at)),
-            retry_after_ms: freeze.said.map(|said| said.wait.ceil_millis()),
+            stated_at: freeze.statement.map(|statement| act.shown(statement.at)),
+            retry_after_ms: freeze.statement.map(|statement| statement.wait.ceil_millis()),
         })
     });
     each.collect()

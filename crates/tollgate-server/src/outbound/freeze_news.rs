@@ -1,4 +1,4 @@
-//! Tells the log when a provider's bucket is frozen for long, once for each freeze: whose words, and until when.
+//! Logs when a provider's bucket is frozen for long, once for each freeze: whose words, and until when.
 
 use std::collections::HashMap;
 

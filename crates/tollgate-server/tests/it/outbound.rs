@@ -277,7 +277,8 @@ fn a_long_freeze_is_logged_once_with_the_words_of_the_api() {
         assert!(!detail.contains("call less often"), "{detail}");
     }
     // Another credential has the same bucket name, and its freeze is no longer.
-    outbound.get("/partner/429", "Authorization: Bearer k2\r\nGive-Retry-After: 30\r\n");
+    let at_once = "Authorization: Bearer k2\r\nTollgate-Max-Wait: 0s\r\nGive-Retry-After: 30\r\n";
+    assert_eq!(outbound.get("/partner/429", at_once).status, 429);
     outbound.server.signal("-TERM");
     let rest = outbound.server.rest_of_log();
     assert!(!rest.contains("no call is sent"), "{rest}");
@@ -330,14 +331,14 @@ fn an_operator_lists_freezes_and_ends_them() {
     assert_eq!(outcomes, ["0 buckets thawed", "1 bucket thawed"]);
 }
 
-/// The story: `by: [api_kye]` was accepted, and the limit never applied to any call. Attributes in the config, and those that
-/// the policy declares, are no mistakes.
+/// The story: `by: [api_kye]` was accepted, and the limit never applied to any call. An attribute in the config is no
+/// mistake.
 #[test]
 fn limits_that_apply_to_no_call_are_warned_of() {
     let folder = Folder::new("outbound-never");
     let policy = folder.write(
         "p.yaml",
-        "attributes: [team]\nlimits:\n  - {name: typo, by: [api_kye], rate: 1/s}\n  - {name: good, by: [api_key, plan, team], rate: 1/s}\n",
+        "limits:\n  - {name: typo, by: [api_kye], rate: 1/s}\n  - {name: good, by: [api_key, plan], rate: 1/s}\n",
     );
     let section = format!(
         "outbound: {{providers: {{api: {{url: 'http://127.0.0.1:9', policy: '{}', attributes: {{plan: live}}}}}}}}",
@@ -347,7 +348,7 @@ fn limits_that_apply_to_no_call_are_warned_of() {
     let checked = run(&["config", "check", &config], b"");
     let warnings = stderr(&checked);
     assert!(checked.status.success(), "{warnings}");
-    let expected = "p.yaml:3:23: warning: limits[0] \"typo\".by[0]: no call to the provider api has an attribute api_kye, so the \
+    let expected = "p.yaml:2:23: warning: limits[0] \"typo\".by[0]: no call to the provider api has an attribute api_kye, so the \
                     limit never applies; did you mean api_key?";
     assert!(warnings.contains(expected) && warnings.lines().count() == 1, "{warnings}");
 }

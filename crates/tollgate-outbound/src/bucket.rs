@@ -23,8 +23,9 @@ const CIRCUIT_FIRST: Ticks = Ticks::from_secs(1);
 const CIRCUIT_MAX: Ticks = Ticks::from_secs(32);
 /// After a freeze, calls in flight double each round trip up to as many as there were before it, and at least to this.
 const RECOVERY_TARGET_MIN: u64 = 64;
-/// Jitter after a freeze: a tenth of it, and this much besides.
+/// Jitter after a freeze: a tenth of it, but no more than the second number, and the first besides.
 const JITTER: Ticks = Ticks::from_millis(100);
+const JITTER_MAX: Ticks = Ticks::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flow {
@@ -298,7 +299,8 @@ impl Bucket {
         }
         let announced = throttle.retry_after.filter(|wait| !wait.is_zero()).or_else(|| reset_of(signals));
         let wait = announced.unwrap_or_else(|| self.backoff(throttle.kind));
-        let jitter = random.up_to(Ticks::from_micros(wait.as_micros() / 10) + JITTER);
+        let tenth = Ticks::from_micros(wait.as_micros() / 10).min(JITTER_MAX);
+        let jitter = random.up_to(tenth + JITTER);
         let cause = FreezeCause::Throttled(throttle.kind);
         let statement = announced.map(|wait| Statement { at: now, wait });
         self.freeze(Freeze { until: now + wait + jitter, cause, statement }, now)

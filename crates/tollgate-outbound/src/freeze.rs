@@ -25,7 +25,8 @@ pub struct Statement {
 /// A time in which no calls are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Freeze {
-    /// Its end: the wait that the server asked for, and up to a tenth more, so that callers do not return together.
+    /// Its end: the wait that the server asked for, and up to a tenth more, at most a minute, so that callers do not
+    /// return together.
     pub until: Timestamp,
     /// Its cause.
     pub cause: FreezeCause,
